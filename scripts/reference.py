@@ -26,59 +26,59 @@ FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 WRITTEN = "<!-- Written by `make docs`; edit the code instead. -->\n"
 
 GATES = {
-    Gate.SERVICE_TRAFFIC_DISTRIBUTION: "`spec.trafficDistribution` is looked at (KEP-4444).",
+    Gate.SERVICE_TRAFFIC_DISTRIBUTION: "`spec.trafficDistribution` (KEP-4444).",
     Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION: "`PreferSameZone`, `PreferSameNode` and node hints"
     " (KEP-3015).",
-    Gate.TOPOLOGY_AWARE_HINTS: "The topology annotation's mode `Auto` (KEP-2433); off hands control"
-    " to the field.",
+    Gate.TOPOLOGY_AWARE_HINTS: "The topology annotation's mode `Auto` (KEP-2433); without it the"
+    " field governs.",
     Gate.SERVICE_INTERNAL_TRAFFIC_POLICY: "`internalTrafficPolicy` (KEP-2086).",
     Gate.PROXY_TERMINATING_ENDPOINTS: "Terminating endpoints that still serve are the last resort"
     " (KEP-1669).",
-    Gate.ENDPOINT_SLICE_TERMINATING_CONDITION: "Endpoints say whether they serve and terminate"
-    " (KEP-1672).",
-    Gate.STRICT_IP_CIDR_VALIDATION: "Addresses with leading zeros are refused.",
+    Gate.ENDPOINT_SLICE_TERMINATING_CONDITION: "Endpoints have the conditions `serving` and"
+    " `terminating` (KEP-1672).",
+    Gate.STRICT_IP_CIDR_VALIDATION: "Addresses with leading zeros are rejected.",
     Gate.RELAXED_SERVICE_NAME_VALIDATION: "Service names may begin with a digit.",
-    Gate.ALLOW_SERVICE_EXTERNAL_IPS: "The proxy leads traffic to `spec.externalIPs`.",
+    Gate.ALLOW_SERVICE_EXTERNAL_IPS: "The proxy routes traffic to `spec.externalIPs`.",
     Gate.TOPOLOGY_AWARE_SUBSETTING: "The subsetting annotation divides slices by zone (KEP-2004).",
-    Gate.ENDPOINT_SLICE_SUBSETTING: "Nodes take only slices labelled for their zone (KEP-2030).",
+    Gate.ENDPOINT_SLICE_SUBSETTING: "Nodes use only slices labelled for their zone (KEP-2030).",
     Gate.PREFER_LOCAL_TRAFFIC_POLICY: "`PreferLocal` as a traffic policy (KEP-3015, first draft).",
     Gate.NODE_LEVEL_TOPOLOGY: "Node-level topology: the value `Node`, the annotation"
     " `service.kubernetes.io/node-topology`, detection (KEP-3015, second draft).",
     Gate.SERVICE_TOPOLOGY: "`topologyKeys` (KEP-536).",
     Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS: "Status conditions about trafficDistribution"
-    " (KEP-4444, left for later there).",
+    " (KEP-4444, future work there).",
     Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS: "Values of the form `<domain>/<name>` (KEP-4444,"
-    " left for later there).",
+    " future work there).",
 }
 
 ANNOTATIONS = {
     well_known.TOPOLOGY_MODE_ANNOTATION: "`Auto` or `auto`: hints by CPU share; `Node`: node-level"
-    " topology. Anything else: no topology mode.",
-    well_known.TOPOLOGY_HINTS_ANNOTATION: "The deprecated name of the same; it counts if present.",
+    " topology. Other values: no topology mode.",
+    well_known.TOPOLOGY_HINTS_ANNOTATION: "The deprecated name of the same; it wins if present.",
     well_known.SUBSETTING_ANNOTATION: "`Auto` or `Prefer`: slices by zone, balanced; `Require`:"
     " slices by zone, never balanced; `PreferRegion`, `RequireRegion`: the same by region;"
-    " `Disabled` or `Random`: opted out of the controller's default.",
+    " `Disabled` or `Random`: no subsets, whatever the controller's default.",
     well_known.STARTING_THRESHOLD_ANNOTATION: "Endpoints per zone at which `Prefer` divides this"
-    " Service, a number above 0; instead of `--subsetting-starting-threshold`.",
+    " Service, a number above 0; overrides `--subsetting-starting-threshold`.",
     well_known.PADDING_ANNOTATION: "How many endpoints above that number the division begins, and"
-    " below it ends, a whole number; instead of `--subsetting-padding`.",
+    " below it ends, a whole number; overrides `--subsetting-padding`.",
     well_known.OVERLOAD_THRESHOLD_ANNOTATION: "The overload that no zone may reach, a number above"
-    " 0 such as 0.5; instead of `--subsetting-overload-threshold`.",
+    " 0 such as 0.5; overrides `--subsetting-overload-threshold`.",
     well_known.NODE_TOPOLOGY_ANNOTATION: "`Enabled`: node hints on top of zone hints; `Auto`: where"
     " one DaemonSet is on nearly every node; `Disabled`: never.",
-    well_known.TRAFFIC_DISTRIBUTION_ANNOTATION: "Says `spec.trafficDistribution` where an API"
-    " server refuses the value; wins over the field.",
-    well_known.INTERNAL_POLICY_ANNOTATION: "Says `internalTrafficPolicy` likewise: `Cluster`,"
+    well_known.TRAFFIC_DISTRIBUTION_ANNOTATION: "Sets `spec.trafficDistribution` where an API"
+    " server rejects the value; wins over the field.",
+    well_known.INTERNAL_POLICY_ANNOTATION: "Sets `internalTrafficPolicy` likewise: `Cluster`,"
     " `Local` or `PreferLocal`.",
-    well_known.EXTERNAL_POLICY_ANNOTATION: "Says `externalTrafficPolicy` likewise.",
+    well_known.EXTERNAL_POLICY_ANNOTATION: "Sets `externalTrafficPolicy` likewise.",
     well_known.ENDPOINT_WEIGHTS_ANNOTATION: "On a slice: weights of its endpoints, a JSON list of"
     " whole numbers in their order.",
 }
 
 LIMITS_HEAD = (
-    "Every part says beforehand how much it takes from others, and refuses the rest. Limits that"
-    " have no\noption cannot be changed. What they defend against, and what nothing here defends"
-    " against, is in\n[the threat model](../background/security.md).\n"
+    "Every part bounds the input that it accepts, and rejects the rest. Limits without an option"
+    " cannot be\nchanged. What they defend against is in"
+    " [the threat model](../background/security.md).\n"
 )
 
 
@@ -107,7 +107,7 @@ def _commands() -> str:
 
 
 def _paths() -> list[tuple[str, ...]]:
-    """Return the words that lead to each command, groups before what is in them."""
+    """Return the words that call each command, groups before their commands."""
     paths: list[tuple[str, ...]] = [(_name(command),) for command in app.registered_commands]
     for group in app.registered_groups:
         inner = group.typer_instance
@@ -132,7 +132,7 @@ def _gates() -> str:
         f"| `{gate}` | {'on' if gate in ON_BY_DEFAULT else 'off'} | {GATES[gate]} |"
         for gate in Gate
     )
-    pairs = "\n".join(f"- `{one}` and `{other}`" for one, other in EXCLUSIVE_PAIRS)
+    pairs = "\n".join(f"- `{first}` and `{second}`" for first, second in EXCLUSIVE_PAIRS)
     return (
         f"# Feature gates\n\n{WRITTEN}\n`--feature-gates A=true,B=false`\n\n"
         f"| gate | default | what it switches |\n|---|---|---|\n{rows}\n\n"
@@ -149,7 +149,7 @@ def _reasons() -> str:
     codes = "\n".join(f"- `{code.value}`" for code in ReasonCode)
     return (
         f"# Reasons\n\n{WRITTEN}\n"
-        "Every decision comes with reasons. A reason has a code from this closed list, a message, "
+        "Every decision has reasons. A reason has a code from this closed list, a message, "
         "the object it is about, and the smallest fix. Conditions have [reasons of their own]"
         f"(conditions.md).\n\n{codes}\n"
     )

@@ -26,10 +26,10 @@ from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.webhook.process import CONDITION_PREFIX
 
 _ABOUT = {
-    ACCEPTED: "Whether the value of trafficDistribution is one that is known and switched on.",
-    PROGRAMMED: "Whether every ready endpoint carries the hints that the value asks for.",
-    HONORED: "Whether all ready nodes use the hints as written. Only there while hints are"
-    " programmed and some node answers.",
+    ACCEPTED: "Whether the value of trafficDistribution is known and its feature gate is on.",
+    PROGRAMMED: "Whether every ready endpoint has the hints of the value.",
+    HONORED: "Whether all ready nodes use the hints as written. Present only while hints are"
+    " programmed and at least one node acknowledges slices.",
 }
 _HINTED = SliceSet(
     unchanged=(endpoint_slice(endpoint(zone="zone-a", for_zones=("zone-a",))),),
@@ -51,24 +51,26 @@ class _Example(NamedTuple):
 
 
 _EXAMPLES = (
-    _Example(ACCEPTED, "The value is known, even where something else takes precedence."),
-    _Example(ACCEPTED, "Nothing is known by this value.", Verdict.UNSUPPORTED),
+    _Example(ACCEPTED, "The value is known, even where another mechanism takes precedence."),
+    _Example(ACCEPTED, "The value is unknown.", Verdict.UNSUPPORTED),
     _Example(ACCEPTED, "The feature gate for the value is off.", Verdict.DISABLED),
     _Example(PROGRAMMED, "All ready endpoints have hints."),
     _Example(PROGRAMMED, "Another mechanism takes precedence.", Verdict.OVERRIDDEN),
     _Example(PROGRAMMED, "The value is not accepted.", Verdict.UNSUPPORTED),
-    _Example(PROGRAMMED, "The hints could not be written.", write_failed="the server's answer"),
+    _Example(
+        PROGRAMMED, "The controller could not write the hints.", write_failed="the server's answer"
+    ),
     _Example(
         PROGRAMMED,
-        "The API server does not keep the hints, mostly because a feature gate is off there;"
+        "The API server drops the hints, usually because a feature gate is off there;"
         " the message names the field and the gate.",
         slices=_BARE,
         dropped=("endpoints[].hints",),
     ),
     _Example(
         PROGRAMMED,
-        "Another controller, mostly the built-in one, keeps changing the slices; it is named, and"
-        " they are left to it for a growing time.",
+        "Another controller, usually the built-in one, keeps changing the slices; the message"
+        " names it, and the controller backs off.",
         rival="kube-controller-manager",
     ),
     _Example(PROGRAMMED, "No endpoint is ready.", slices=SliceSet()),
@@ -88,17 +90,17 @@ _EXAMPLES = (
     ),
     _Example(
         HONORED,
-        "Every ready node has answered, goes by hints of this kind, and uses them.",
+        "Every ready node has acknowledged the slices, follows hints of this kind, and uses them.",
         acknowledgements=Acknowledgements(nodes=2, answered=2, honoured=2),
     ),
     _Example(
         HONORED,
-        "Some ready node has not answered for the newest slices; those that are silent are named.",
+        "A ready node has not acknowledged the newest slices; the message names such nodes.",
         acknowledgements=Acknowledgements(nodes=2, answered=1, honoured=1),
     ),
     _Example(
         HONORED,
-        "Some ready nodes do not use the hints; the message names nodes, and why.",
+        "Some ready nodes do not use the hints; the message names them with reasons.",
         acknowledgements=Acknowledgements(
             nodes=2, answered=2, honoured=1, refusing=NodeSample(1, ("n1 (ZoneNotHinted)",))
         ),
@@ -132,7 +134,7 @@ def describe_conditions() -> str:
     if missing:
         raise ValueError(f"no example leads to {sorted(missing)}")
     about = (
-        f"Services that ask for a trafficDistribution have these in `status.conditions` while the"
+        f"Services with a trafficDistribution have these in `status.conditions` while the"
         f" gate `{Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS}` is on. In webhook mode their types"
         f" begin with `{CONDITION_PREFIX}`, and `{HONORED}` is not among them.\n"
     )

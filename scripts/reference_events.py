@@ -31,7 +31,7 @@ from keepclose.testing import builders
 from keepclose.webhook.process import WEBHOOK_COMPONENT as WEBHOOK
 
 _SOURCES = Path(keepclose.__file__).parent
-_FOLDERS = ("controller", "proxy")
+_FOLDERS = ("controller", "proxy", "webhook")
 _WARNERS = ("fail", "warn")
 
 
@@ -52,15 +52,15 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
     ),
     (CONTROLLER, "FailedToUpdateEndpointSlices"): (
         "Service",
-        "Slices or conditions could not be written; it is tried again for a while.",
+        "The controller could not write slices or conditions; it retries with backoff.",
     ),
     (CONTROLLER, "HeuristicFailed"): (
         "Service",
-        "The custom heuristic that governs failed; endpoints have no hints until it answers again.",
+        "The custom heuristic that governs failed; endpoints have no hints until it succeeds.",
     ),
     (CONTROLLER, "StartingThresholdInvalid"): (
         "Service",
-        "The starting threshold of subsetting in an annotation is not valid; the default holds.",
+        "The starting threshold of subsetting in an annotation is invalid; the default is used.",
     ),
     (CONTROLLER, "PaddingInvalid"): ("Service", "Likewise the padding of subsetting."),
     (CONTROLLER, "OverloadThresholdInvalid"): (
@@ -69,15 +69,15 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
     ),
     (CONTROLLER, "EndpointSlicesContended"): (
         "Service",
-        "Another controller keeps undoing what is written; it is named, with what to do.",
+        "Another controller keeps undoing the writes; the message names it, and the fix.",
     ),
     (MIRRORING_COMPONENT, "FailedToUpdateEndpointSlices"): (
         "Endpoints",
-        "Mirrored slices could not be written; it is tried again for a while.",
+        "The controller could not write mirrored slices; it retries with backoff.",
     ),
     (MIRRORING_COMPONENT, "InvalidIPAddress"): (
         "Endpoints",
-        "Addresses are left out because they are not valid.",
+        "Invalid addresses are skipped.",
     ),
     (MIRRORING_COMPONENT, "TooManyAddressesToMirror"): (
         "Endpoints",
@@ -85,11 +85,11 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
     ),
     (WEBHOOK, "HintsNotSet"): (
         "Service",
-        "The Service asks for something that hints alone cannot give, or that is not known.",
+        "The Service requests something that hints alone cannot provide, or that is unknown.",
     ),
     (WEBHOOK, "FailedToSetHints"): (
         "Service",
-        "Hints could not be written on a slice; it is tried again for a while.",
+        "The webhook could not write hints on a slice; it retries with backoff.",
     ),
     (WEBHOOK, "HeuristicFailed"): (
         "Service",
@@ -97,7 +97,7 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
     ),
     (PROXY, FAILED_REASON): (
         "Service",
-        "The health-check node port could not be opened; it is tried again with every sync.",
+        "The proxy could not open the health-check node port; it retries with every sync.",
     ),
 }
 
@@ -116,8 +116,8 @@ def describe_events() -> str:
     lines = "\n".join(rows)
     messages = "\n".join(f"- {message}" for message in _auto_messages())
     return (
-        "What stays as it is is told once. A write that fails is told each time; repeats raise"
-        " the count of the Event, and of too many about one object some are left out.\n\n"
+        "A state is reported once, when it changes. A failed write is reported each time: repeats"
+        " raise the count of the Event, and too many Events about one object are dropped.\n\n"
         f"| source | object | type | reason | when |\n|---|---|---|---|---|\n{lines}\n\n"
         f"## Why the mode Auto finds no allocation\n\n"
         "The message begins with one of these; numbers are examples.\n\n"
@@ -126,8 +126,8 @@ def describe_events() -> str:
 
 
 def _events() -> Iterator[_Event]:
-    for told in (enabled_event("IPv4"), disabled_event("IPv4")):
-        yield _Event(CONTROLLER, told.type, told.reason)
+    for event in (enabled_event("IPv4"), disabled_event("IPv4")):
+        yield _Event(CONTROLLER, event.type, event.reason)
     for code in sorted(WARNED_OF):
         yield _Event(CONTROLLER, "Warning", code.value)
     yield from (_Event(_component(path), *pair) for path, pair in _calls())
@@ -138,15 +138,15 @@ def _events() -> Iterator[_Event]:
         existing=(),
         max_per_subset=1,
     )
-    for event in mirrored.events:
-        yield _Event(MIRRORING_COMPONENT, "Warning", event.reason)
+    for mirror_event in mirrored.events:
+        yield _Event(MIRRORING_COMPONENT, "Warning", mirror_event.reason)
 
 
 def _calls() -> Iterator[tuple[Path, tuple[str, str]]]:
     """Return the type and reason of each call in the code that names its reason."""
     known = {"FAILED_REASON": FAILED_REASON}
     for folder in _FOLDERS:
-        for path in sorted((_SOURCES / folder).glob("*.py")):
+        for path in sorted((_SOURCES / folder).rglob("*.py")):
             for call in ast.walk(ast.parse(path.read_text())):
                 if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
                     continue
@@ -165,10 +165,11 @@ def _text(argument: ast.expr, known: dict[str, str]) -> str:
 
 
 def _component(path: Path) -> str:
-    """Return who writes the events of a module."""
-    if path.parent.name == "proxy":
+    """Return the component that writes the events of a module."""
+    folder = path.relative_to(_SOURCES).parts[0]
+    if folder == "proxy":
         return PROXY
-    if path.stem.startswith("hint"):
+    if folder == "webhook":
         return WEBHOOK
     return MIRRORING_COMPONENT if path.stem == "mirroring" else CONTROLLER
 

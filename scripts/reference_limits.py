@@ -15,12 +15,12 @@ WATCHES: Final = "API server: watches, history and connections"
 CLIENT: Final = "Client, controller and proxy"
 COMMANDS: Final = "Commands and lab"
 _INTRODUCTIONS: Final = {
-    SERVER: "What one request may ask. The last column is a kube-apiserver 1.36 with its defaults.",
-    OBJECTS: "What one object may hold; nearly all are the limits of Kubernetes.",
-    WATCHES: "What is kept and waited for.",
-    CLIENT: "What keepclose takes from an API server, a node or an extension that it does not"
-    " trust.",
-    COMMANDS: "What files, options and pods of a lab may ask.",
+    SERVER: "Limits of one request. The last column is a kube-apiserver 1.36 with its defaults.",
+    OBJECTS: "Limits of one object; nearly all are those of Kubernetes.",
+    WATCHES: "Limits of history, waiting requests, connections and times.",
+    CLIENT: "Limits of input from an API server, a node or an extension, none of which keepclose"
+    " trusts.",
+    COMMANDS: "Limits of files, options and pods of a lab.",
 }
 
 
@@ -29,7 +29,7 @@ class Limit(NamedTuple):
 
     section: str
     constant: str
-    """Module below keepclose and name: apiserver.serving.incoming:MAX_BODY_BYTES."""
+    """Module below keepclose and name: apiserver.http.request_parser:MAX_BODY_BYTES."""
     unit: str
     what: str
     answer: str
@@ -37,11 +37,11 @@ class Limit(NamedTuple):
 
 
 SAME: Final = "the same"
-_CONNECTIONS: Final = "apiserver.serving.connections"
-_INCOMING: Final = "apiserver.serving.incoming"
+_CONNECTIONS: Final = "apiserver.http.connection"
+_INCOMING: Final = "apiserver.http.request_parser"
 _STORE: Final = "apiserver.storage.store"
-_PATCHES: Final = "apiserver.patching.operations"
-_SLICES: Final = "model.endpointslice_rules"
+_PATCHES: Final = "apiserver.patch.json_patch"
+_SLICES: Final = "model.endpointslice.validation"
 LIMITS: Final = (
     Limit(SERVER, f"{_INCOMING}:MAX_BODY_BYTES", "bytes", "body of a request", "413", SAME),
     Limit(
@@ -118,7 +118,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "model.jsonvalues:DEPTH_MAX",
+        "model.json_values:DEPTH_MAX",
         "count",
         "nesting of a body, of a patch and of the object that it gives",
         "400 `exceeded max depth`; 422 for a patch whose outcome is deeper",
@@ -126,7 +126,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.serving.bodies:YAML_NODES_MAX",
+        "apiserver.serving.request_bodies:YAML_NODES_MAX",
         "count",
         "values and keys of a YAML body, and those that aliases repeat",
         "400",
@@ -134,7 +134,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "kube.yamlnodes:NUMBER_CHARACTERS_MAX",
+        "kube.yaml_nodes:NUMBER_CHARACTERS_MAX",
         "characters",
         "a number in YAML",
         "it is read as a string",
@@ -150,7 +150,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "model.jsonvalues:VALUES_MAX",
+        "model.json_values:VALUES_MAX",
         "count",
         "values of a body of JSON or protobuf",
         "400 `exceeded max values`",
@@ -158,7 +158,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "kube.yamlnodes:TAG_DIRECTIVES_MAX",
+        "kube.yaml_nodes:TAG_DIRECTIVES_MAX",
         "count",
         "`%TAG` directives of YAML",
         "400",
@@ -166,7 +166,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.failures:MOST_CAUSES",
+        "apiserver.status_errors:MOST_CAUSES",
         "count",
         "causes that an answer names of an invalid object",
         "further ones are not named",
@@ -174,15 +174,15 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.failures:MOST_CAUSE_CHARACTERS",
+        "apiserver.status_errors:MOST_CAUSE_CHARACTERS",
         "characters",
-        "what these causes say together, but for the last",
+        "text of these causes together, but for the last",
         "further ones are not named",
         "no limit",
     ),
     Limit(
         SERVER,
-        "apiserver.schemas.wires:MAX_DEPTH",
+        "apiserver.schema.protobuf_wire:MAX_DEPTH",
         "count",
         "nesting of groups in a protobuf body",
         "400",
@@ -200,7 +200,7 @@ LIMITS: Final = (
         SERVER,
         f"{_PATCHES}:MAX_COPIED_BYTES",
         "bytes",
-        "what the copies of a JSON patch add up to",
+        "bytes that the copies of a JSON patch add up to",
         "422",
         SAME,
     ),
@@ -222,7 +222,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.schemas.findings:MAX_FINDINGS",
+        "apiserver.schema.findings:MAX_FINDINGS",
         "count",
         "unknown or duplicate fields that an answer names",
         "further ones are not named",
@@ -230,7 +230,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.serving.notices:MOST_CHARACTERS",
+        "apiserver.serving.responses:_MOST_CHARACTERS",
         "characters",
         "warnings of one answer",
         "warnings are cut",
@@ -238,7 +238,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.strategies.metadata:FIELD_MANAGER_MAX",
+        "apiserver.registry.metadata:FIELD_MANAGER_MAX",
         "characters",
         "`fieldManager`",
         "422",
@@ -254,7 +254,7 @@ LIMITS: Final = (
     ),
     Limit(
         OBJECTS,
-        "model.metadata:ANNOTATIONS_MAX_BYTES",
+        "model.metadata_validation:ANNOTATIONS_MAX_BYTES",
         "bytes",
         "annotations of an object",
         "422",
@@ -262,7 +262,7 @@ LIMITS: Final = (
     ),
     Limit(
         OBJECTS,
-        "apiserver.strategies.metadata:OWNERS_MAX",
+        "apiserver.registry.metadata:OWNERS_MAX",
         "count",
         "`ownerReferences` of an object",
         "422",
@@ -270,7 +270,7 @@ LIMITS: Final = (
     ),
     Limit(
         OBJECTS,
-        "apiserver.strategies.configmaps:MAX_BYTES",
+        "apiserver.registry.core_kinds:MAX_BYTES",
         "bytes",
         "data of a ConfigMap",
         "422",
@@ -278,7 +278,7 @@ LIMITS: Final = (
     ),
     Limit(
         OBJECTS,
-        "apiserver.patching.entries:MAX_UPDATE_MANAGERS",
+        "apiserver.patch.managed_fields:MAX_UPDATE_MANAGERS",
         "count",
         "managers that own fields by updates",
         "the oldest ones are joined to one",
@@ -291,7 +291,7 @@ LIMITS: Final = (
     Limit(OBJECTS, f"{_SLICES}:MAX_NODE_HINTS", "count", "nodes that hints name", "422", SAME),
     Limit(
         OBJECTS,
-        "model.service_policy_rules:TOPOLOGY_KEYS_MAX",
+        "model.service.policy_validation:TOPOLOGY_KEYS_MAX",
         "count",
         "`topologyKeys` of a Service",
         "422",
@@ -302,12 +302,12 @@ LIMITS: Final = (
         f"{_STORE}:OBJECTS_MAX_BYTES",
         "bytes",
         "all objects together",
-        "500 `database space exceeded`; deletes go on",
+        "500 `database space exceeded`; deletes still work",
         "the same, by etcd",
     ),
     Limit(
         WATCHES,
-        f"{_STORE}:HISTORY",
+        f"{_STORE}:_HISTORY",
         "count",
         "changes of a kind from which a watch can begin",
         "410 `Expired`: list again",
@@ -339,7 +339,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.watching:MOST_WAITING",
+        "apiserver.serving.watching:_MOST_WAITING",
         "count",
         "changes that wait for a slow watcher",
         "the watch ends with 410",
@@ -347,7 +347,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.storage.subscriptions:PENDING_BYTES",
+        "apiserver.storage.history:PENDING_BYTES",
         "bytes",
         "objects in the changes that wait for a slow watcher",
         "the watch ends with 410",
@@ -371,7 +371,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.workers:MOST_QUEUED",
+        "apiserver.serving.fair_queue:MOST_QUEUED",
         "count",
         "large requests of one user that wait; administrators are exempt",
         "429",
@@ -379,7 +379,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.turns:MOST_QUEUED",
+        "apiserver.serving.fair_queue:_MOST_WAITING",
         "count",
         "small requests of one user that wait; administrators are exempt",
         "429",
@@ -387,7 +387,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.limits:MAX_CONNECTIONS",
+        "apiserver.serving.messages:MAX_CONNECTIONS",
         "count",
         "open connections (`--max-connections`), or 100 fewer than files that may be open",
         "an idle one is closed; with none idle the newest is",
@@ -395,7 +395,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.limits:ConnectionLimits.per_user",
+        "apiserver.serving.messages:ConnectionLimits.per_user",
         "count",
         "of these, connections of one user",
         "an idle one of the user is closed; with none idle the newest is",
@@ -403,7 +403,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.limits:ConnectionLimits.unauthenticated",
+        "apiserver.serving.messages:ConnectionLimits.unauthenticated",
         "count",
         "of these, connections without valid credentials so far",
         "the oldest of them is closed",
@@ -411,7 +411,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.limits:ConnectionLimits.unauthenticated_per_address",
+        "apiserver.serving.messages:ConnectionLimits.unauthenticated_per_address",
         "count",
         "of these, connections without valid credentials from one address",
         "the oldest of them is closed",
@@ -419,9 +419,9 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.server:HANDSHAKE_SECONDS",
+        "apiserver.http.server:HANDSHAKE_SECONDS",
         "seconds",
-        "time until TLS is agreed upon",
+        "time until the TLS handshake is complete",
         "connection closed",
         "32 s",
     ),
@@ -435,7 +435,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.limits:MAX_HELD_BYTES",
+        "apiserver.serving.messages:MAX_HELD_BYTES",
         "bytes",
         "bodies that come in or are read slowly, of all clients together",
         "connections that move less than 1 MiB/s are closed",
@@ -443,7 +443,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.limits:MOST_HELD_BYTES",
+        "apiserver.serving.messages:MOST_HELD_BYTES",
         "bytes",
         "the same",
         "connections on which nothing moves for 0.25 s are closed",
@@ -467,7 +467,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.server:STOP_SECONDS",
+        "apiserver.http.server:SERVER_STOP_SECONDS",
         "seconds",
         "time for connections to end after SIGTERM",
         "connection cut",
@@ -478,20 +478,20 @@ LIMITS: Final = (
         "apiserver.assembly:END_SECONDS",
         "seconds",
         "time for the process to end after SIGTERM",
-        "the process is ended",
+        "the process is killed",
         "no limit of its own",
     ),
     Limit(
         CLIENT,
-        "kube.watching:LONGEST_LINE",
+        "kube.watch.stream:LONGEST_LINE",
         "bytes",
         "one event of a watch",
-        "the watch is given up, and the objects are listed again",
+        "the client ends the watch and lists the objects again",
         "no limit in client-go",
     ),
     Limit(
         CLIENT,
-        "kube.aiotransport:CONNECT_S",
+        "kube.transport.aiohttp_transport:CONNECT_S",
         "seconds",
         "time to connect to an API server",
         "an error that names the server; tried again later",
@@ -499,7 +499,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.aiotransport:MOST_ANSWER_BYTES",
+        "kube.transport.aiohttp_transport:MOST_ANSWER_BYTES",
         "bytes",
         "an answer of an API server, unpacked",
         "an error that names the server; tried again later",
@@ -507,15 +507,15 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.watching:MOST_INITIAL_BYTES",
+        "kube.watch.stream:MOST_INITIAL_BYTES",
         "bytes",
         "all objects at the begin of a watch that streams a list",
-        "the watch is given up, and the objects are listed in pages",
+        "the client ends the watch and lists the objects in pages",
         "no limit in client-go",
     ),
     Limit(
         CLIENT,
-        "kube.reader:MOST_PAGES",
+        "kube.client:MOST_PAGES",
         "count",
         "pages of one list",
         "an error that names the list; tried again later",
@@ -523,7 +523,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.complaints:MOST_NAMED",
+        "kube.watch.reflector:MOST_NAMED_OBJECTS",
         "count",
         "unreadable objects of a kind that the log names in a row",
         "one a minute is named, with the number of those that were not",
@@ -531,9 +531,9 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.aiotransport:MOST_FAILURE_BYTES",
+        "kube.transport.aiohttp_transport:MOST_FAILURE_BYTES",
         "bytes",
-        "an answer that tells of a failure",
+        "an answer with an error status",
         "an error that names the server; tried again later",
         "no limit in client-go",
     ),
@@ -541,57 +541,57 @@ LIMITS: Final = (
         CLIENT,
         "kube.errors:LONGEST_WAIT_S",
         "seconds",
-        "time for which a server may ask to be left alone",
-        "it is asked again after that",
+        "backoff that a server may request by `Retry-After`",
+        "the client retries after that",
         "no limit in client-go",
     ),
     Limit(
         CLIENT,
-        "kube.execplugin:LIMIT_S",
+        "kube.auth.exec_plugin:_LIMIT_S",
         "seconds",
         "time for an exec plugin to print credentials",
-        "the plugin is ended, an error names it",
+        "the plugin is killed, an error names it",
         "no limit in client-go",
     ),
     Limit(
         CLIENT,
-        "kube.execplugin:MOST_BYTES",
+        "kube.auth.exec_plugin:_MOST_BYTES",
         "bytes",
-        "what an exec plugin prints",
-        "the plugin is ended, an error names it",
+        "output of an exec plugin",
+        "the plugin is killed, an error names it",
         "no limit in client-go",
     ),
     Limit(
         CLIENT,
-        "controller.webhook:_MOST_BYTES",
+        "webhook.server:_MOST_BYTES",
         "bytes",
-        "an AdmissionReview that the webhook takes",
-        "413; the API server goes on without hints",
+        "an AdmissionReview that the webhook reads",
+        "413; the API server admits the slice without hints",
     ),
     Limit(
         CLIENT,
         "model.acknowledgements:MOST_EXCEPTIONS",
         "count",
         "Services that a node names in its acknowledgement",
-        "the node counts as one that has not answered",
+        "the acknowledgement counts as none",
     ),
     Limit(
         CLIENT,
-        "heuristic_process:MOST_BYTES",
+        "heuristics.process:_MOST_BYTES",
         "bytes",
         "an answer of a custom heuristic",
         "the heuristic counts as failed, its Services get plain routing",
     ),
     Limit(
         CLIENT,
-        "routing.answers:LONGEST_MESSAGE",
+        "routing.heuristic_answers:LONGEST_MESSAGE",
         "characters",
         "a reason of a custom heuristic",
         "the text is cut",
     ),
     Limit(
         CLIENT,
-        "ruleset.texts:COMMENT_LIMIT",
+        "ruleset.names:COMMENT_LIMIT",
         "characters",
         "names of objects in comments of nftables rules",
         "the comment is cut",
@@ -599,98 +599,98 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
-        "inputfiles:MOST_BYTES",
+        "system.files:_MOST_BYTES",
         "bytes",
         "a file, a pipe or standard input that a command reads",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "inputfiles:MOST_MANIFEST_BYTES",
+        "system.files:MOST_MANIFEST_BYTES",
         "bytes",
         "a manifest of `keepclose up`",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "inputfiles:MOST_SETTINGS_BYTES",
+        "system.files:MOST_SETTINGS_BYTES",
         "bytes",
         "a kubeconfig and the files that it names",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "model.jsonvalues:DEPTH_MAX",
+        "model.json_values:DEPTH_MAX",
         "count",
         "nesting of a manifest or a kubeconfig",
         "exit code 2, with the line",
     ),
     Limit(
         COMMANDS,
-        "kube.yamlnodes:Limits.repeated_nodes",
+        "kube.yaml_nodes:YamlLimits.repeated_nodes",
         "count",
         "values and keys that the aliases of a document repeat",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "simulate.csvfiles:MOST_ZONES",
+        "simulate.csv.files:MOST_ZONES",
         "count",
         "zones in the header of a CSV file",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "simulate.csvfiles:LONGEST_HEADER",
+        "simulate.csv.files:LONGEST_HEADER",
         "bytes",
         "the header of a CSV file",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "simulate.csvfiles:LONGEST_RECORD",
+        "simulate.csv.files:LONGEST_RECORD",
         "bytes",
         "one record of a CSV file",
-        "the record counts as bad and is left out",
+        "the record counts as bad and is skipped",
     ),
     Limit(
         COMMANDS,
-        "simulate.csvrows:LARGEST",
+        "simulate.csv.rows:LARGEST",
         "count",
         "nodes or endpoints in a cell of a CSV file",
-        "the row counts as bad and is left out",
+        "the row counts as bad and is skipped",
     ),
     Limit(
         COMMANDS,
-        "cluster.layout:MOST_NODES",
+        "lab.cluster.programs:_MOST_NODES",
         "count",
         "nodes of a lab",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "lab.replicasetsync:MOST_PENDING",
+        "lab.workloads.replicasets:MOST_PENDING",
         "count",
         "pods of a lab that are Pending",
         "no more are created; the condition `ReplicaFailure` says so",
     ),
     Limit(
         COMMANDS,
-        "cluster.control:_LONGEST",
+        "lab.cluster.control:_LONGEST",
         "bytes",
         "a request to a running lab",
         "connection closed",
     ),
     Limit(
         COMMANDS,
-        "lab.traffictargets:MOST_CONNECTIONS",
+        "lab.traffic.targets:MOST_CONNECTIONS",
         "count",
         "connections of `keepclose traffic` from each zone",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "lab.answerers:MOST_HEADER_BYTES",
+        "lab.kubelet.pod_servers:MOST_HEADER_BYTES",
         "bytes",
         "headers of a request to a pod of the lab",
         "431, connection closed",

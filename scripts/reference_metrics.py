@@ -43,8 +43,8 @@ class _Family(NamedTuple):
 def describe_metrics() -> str:
     """Return a section with a table for each process."""
     about = (
-        "Series whose names end in `_created`, which tell when another began, are not listed. A"
-        " series with labels appears once there is something to say.\n"
+        "Series whose names end in `_created`, the start times of others, are not listed. A"
+        " series with labels appears with its first value.\n"
     )
     return "\n".join([about, *(_section(page) for page in _pages())])
 
@@ -70,8 +70,8 @@ def _pages() -> Iterator[_Page]:
     proxy.count_unserved(lambda: ())
     yield _Page(
         "Node proxy",
-        "`keepclose proxy` serves these at `--metrics-bind-address`. Connections are there only"
-        " where they are counted.",
+        "`keepclose proxy` serves these at `--metrics-bind-address`. With `--no-counters` it has no"
+        " series of connections and packets.",
         proxy.page(),
         proxy.registry,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from keepclose.cli.completion import Answer, Candidate, Directive, complete
+from keepclose.cli.completion import Candidate, Directive, WordCompletion, complete
 from keepclose.cli.main import app
 
 SCRIPTS = Path(sys.executable).parent
@@ -89,7 +89,7 @@ def test_everything_at_the_start() -> None:
 
 def test_an_answer_as_kubectl_reads_it() -> None:
     """Words with their help, and a number at the end."""
-    answer = Answer((Candidate("a", "A help."), Candidate("b")), Directive.NO_FILES)
+    answer = WordCompletion((Candidate("a", "A help."), Candidate("b")), Directive.NO_FILES)
     assert str(answer) == "a\tA help.\nb\n:4"
 
 

@@ -7,24 +7,24 @@ import json
 import pytest
 
 from keepclose.cli.manifests import documents
-from keepclose.cli.manifests.documents import DocumentError, Draft, line_of, read_documents
+from keepclose.cli.manifests.documents import DocumentError, RawObject, line_of, read_documents
 
 TEMPLATE_FIX = "this looks like a template: render it first, for example with helm template"
 LONG_JSON = json.dumps({"kind": "List", "items": [{"a": 1}], "pad": " " * documents.JSON_LINES_MAX})
 
 
 def outline(text: str, *, is_json: bool = False) -> list[object]:
-    """Return (document, item, line, value) of each draft, and flaws as they are."""
+    """Return (document, item, line, value) of each raw_object, and flaws as they are."""
     return [
-        (one.document, one.item, one.line, one.value) if isinstance(one, Draft) else one
+        (one.document, one.item, one.line, one.value) if isinstance(one, RawObject) else one
         for one in read_documents(text, is_json=is_json)
     ]
 
 
-def draft(text: str, *, is_json: bool = False, index: int = 0) -> Draft:
-    """Return one draft of a text."""
+def raw_object(text: str, *, is_json: bool = False, index: int = 0) -> RawObject:
+    """Return one raw_object of a text."""
     one = read_documents(text, is_json=is_json)[index]
-    assert isinstance(one, Draft), one
+    assert isinstance(one, RawObject), one
     return one
 
 
@@ -81,7 +81,7 @@ def draft(text: str, *, is_json: bool = False, index: int = 0) -> Draft:
                 ),
                 DocumentError(
                     3,
-                    'the key "d" stands twice in one map, first on line 5',
+                    'the key "d" is repeated in one map, first on line 5',
                     None,
                     5,
                     11,
@@ -96,7 +96,7 @@ def draft(text: str, *, is_json: bool = False, index: int = 0) -> Draft:
             [
                 DocumentError(
                     1,
-                    'the key "a" stands twice in one map, first on line 3',
+                    'the key "a" is repeated in one map, first on line 3',
                     0,
                     3,
                     10,
@@ -111,7 +111,7 @@ def draft(text: str, *, is_json: bool = False, index: int = 0) -> Draft:
             [
                 DocumentError(
                     1,
-                    'the key "items" stands twice in one map, first on line 2',
+                    'the key "items" is repeated in one map, first on line 2',
                     None,
                     3,
                     1,
@@ -181,7 +181,7 @@ def test_documents_are_read(text: str, want_outline: list[object]) -> None:
             [
                 DocumentError(
                     1,
-                    'the key "a" stands twice in one map, first on line 2',
+                    'the key "a" is repeated in one map, first on line 2',
                     0,
                     2,
                     10,
@@ -200,7 +200,7 @@ def test_documents_are_read(text: str, want_outline: list[object]) -> None:
             r'{"a": "\ud83d\ude00", "a": 1}',
             [
                 DocumentError(
-                    1, 'the key "a" stands twice in one map', None, 1, fix="remove one of the two"
+                    1, 'the key "a" is repeated in one map', None, 1, fix="remove one of the two"
                 ),
                 (1, None, 1, {"a": 1}),
             ],
@@ -262,7 +262,7 @@ LIST = "kind: List\nitems:\n" + "".join(
 def test_line_of_field(field: str, value: object, want_line: int) -> None:
     """The line of a field is found, or that of the nearest thing around it."""
     for text, shift in ((SERVICE, 0), (f"a: 1\n---\n{SERVICE}", 2), (LIST, 1)):
-        source = draft(text, index=1 if shift == 2 else 0).source
+        source = raw_object(text, index=1 if shift == 2 else 0).source
         assert source is not None
         assert line_of(source, field, value) == want_line + shift
 
@@ -270,7 +270,7 @@ def test_line_of_field(field: str, value: object, want_line: int) -> None:
 def test_line_of_field_in_json() -> None:
     """Lines are found in JSON as well."""
     text = '\n{"kind": "List", "items": [{}, {\n"spec": {\n  "type": 1}}]}'
-    source = draft(text, is_json=True, index=1).source
+    source = raw_object(text, is_json=True, index=1).source
 
     assert source is not None
     assert line_of(source, "spec.type") == 4
@@ -279,7 +279,7 @@ def test_line_of_field_in_json() -> None:
 def test_line_of_object_whose_alias_points_elsewhere() -> None:
     """An item that cannot be read without its List has the line at which it starts."""
     text = "x: &x {a: 1}\nkind: List\nitems:\n- b: 1\n  spec: *x\n"
-    one = draft(text)
+    one = raw_object(text)
 
     assert one.value == {"b": 1, "spec": {"a": 1}}
     assert one.source is not None

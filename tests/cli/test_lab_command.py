@@ -72,7 +72,7 @@ def test_hints_name_the_program_as_it_was_called(
             FAILED,
             {"name": "zone-a"},
             "✓ zone-a (n1, n2) failed; 1 pod no longer ready\n"
-            "  pods of a lost node stay for five minutes in Kubernetes, "
+            "  pods of a failed node stay for five minutes in Kubernetes, "
             "and here until you heal it\n"
             f"{TRAFFIC} zone-a\n",
             id="a zone fails",
@@ -99,8 +99,8 @@ def test_hints_name_the_program_as_it_was_called(
             {**CUT, "changed": [], "unready": ["a/b", "a/c"], "is_noticed": True},
             {"name": "n1", "notice": True},
             "✓ n1 is already cut off from all others and from the API server, "
-            "and the cluster knows it\n"
-            "  2 pods no longer ready by this\n"
+            "and the cluster has noticed\n"
+            "  2 pods no longer ready\n"
             f"{TRAFFIC} n1\n",
             id="a partition is noticed",
         ),
@@ -108,7 +108,7 @@ def test_hints_name_the_program_as_it_was_called(
             ["drain", "n1", "--force", "--timeout", "5"],
             {"node": "n1", "evicted": ["a/b", "a/c"], "kept": ["a/d"]},
             {"name": "n1", "force": True, "timeout": 5.0},
-            "✓ n1 is drained: 2 pods left it; 1 of DaemonSets stay\n"
+            "✓ n1 is drained: 2 pods evicted; 1 of DaemonSets stay\n"
             "  try   kubectl get pods -A -o wide      undo  keepclose lab heal n1\n",
             id="a drain",
         ),
@@ -116,15 +116,14 @@ def test_hints_name_the_program_as_it_was_called(
             ["cordon", "n1"],
             {"node": "n1", "changed": True},
             {"name": "n1"},
-            "✓ n1 takes no more pods\n"
-            "  try   kubectl get nodes      undo  keepclose lab uncordon n1\n",
+            "✓ n1 is cordoned\n  try   kubectl get nodes      undo  keepclose lab uncordon n1\n",
             id="a cordon",
         ),
         pytest.param(
             ["uncordon", "n1"],
             {"node": "n1", "changed": False},
             {"name": "n1"},
-            "n1 takes pods already\n",
+            "n1 is not cordoned\n",
             id="nothing to uncordon",
         ),
         pytest.param(
@@ -153,7 +152,7 @@ def test_hints_name_the_program_as_it_was_called(
             {"healed": {"n1": ["partition"]}, "away": ["n1"]},
             {"name": "n1"},
             "✓ healed n1 (partition)\n"
-            "  the proxies of n1 come back within half a minute\n"
+            "  the proxies of n1 reconnect within half a minute\n"
             "  try   keepclose lab status\n",
             id="a proxy is still away",
         ),

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from keepclose.cli.manifests.objects import (
     Manifests,
+    describe_problem,
     load_manifests,
     name_object,
     place_of_object,
-    report,
 )
 from keepclose.cli.manifests.problems import InputPlace, InputProblem, render
 from keepclose.model.endpointslice.types import EndpointSlice
@@ -141,9 +141,9 @@ def test_directory_that_looks_like_a_manifest_is_a_problem(tmp_path: Path) -> No
         ),
         pytest.param(
             "a:\n\tb: c",
-            "error: not valid YAML: a tab stands where only blanks may\n"
+            "error: not valid YAML: a tab is not allowed here\n"
             "       in standard input, document 1, line 2, column 1\n"
-            "       indent with blanks",
+            "       indent with spaces",
             id="malformed YAML",
         ),
         pytest.param(
@@ -320,7 +320,7 @@ def test_rule_is_reported_at_its_field() -> None:
     (located,) = load(f"# shop\n{SERVICE}spec:\n  trafficDistribution: PreferZone\n").objects
     cause = not_supported("spec.trafficDistribution", "PreferZone", ("PreferSameZone",))
 
-    assert render(report(located, cause)) == (
+    assert render(describe_problem(located, cause)) == (
         'error: shop/web: spec.trafficDistribution: Unsupported value: "PreferZone": '
         'supported values: "PreferSameZone"\n'
         "       in standard input, document 1, line 6\n"

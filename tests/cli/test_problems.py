@@ -7,7 +7,7 @@ import pytest
 from keepclose.cli.manifests.problems import (
     InputPlace,
     InputProblem,
-    describe_cause,
+    describe_field_error,
     render,
     suggest_fix,
 )
@@ -28,7 +28,7 @@ def test_cause_is_shown_with_place_and_fix() -> None:
         "       did you mean PreferSameZone?"
     )
 
-    assert render(describe_cause(cause, place=place, subject="shop/web")) == want
+    assert render(describe_field_error(cause, place=place, subject="shop/web")) == want
 
 
 def test_problem_of_a_file_has_no_subject() -> None:

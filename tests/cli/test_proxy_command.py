@@ -168,13 +168,13 @@ async def test_somebody_else_answers(port: int) -> None:
 
     address = f"127.0.0.1:{port}"
     async with await asyncio.start_server(answer, "127.0.0.1", port):
-        want = f"error: what answers at {address} is no keepclose proxy: status 404\n"
+        want = f"error: the server at {address} is no keepclose proxy: status 404\n"
         assert await show("--metrics-address", address) == (4, "", want)
     code, out, errors = await show("--metrics-address", address)
     assert (code, out) == (4, "")
     assert errors.endswith(
-        "Connection refused; run this on a node where keepclose proxy runs, or say with "
-        "--metrics-address where it serves its pages\n"
+        "Connection refused; run this on a node where keepclose proxy runs, or set "
+        "--metrics-address to where it serves its pages\n"
     )
 
 
@@ -216,7 +216,7 @@ async def test_a_user_without_rights(tmp_path: Path, once: str) -> None:
     assert (code, out) == (4, "")
     want = 'services is forbidden: User "system:anonymous" cannot watch resource "services"'
     [line] = [line for line in errors.splitlines() if line.startswith("error: ")]
-    assert line.startswith("error: the cluster refuses: ")
+    assert line.startswith("error: the cluster denies access: ")
     assert want in line
     assert "docs/howto/proxy.yaml" in errors
 

@@ -140,7 +140,7 @@ def test_the_slice_model_can_be_chosen() -> None:
     local, opt = json.loads(result.stdout)["algorithms"]
     assert local["mean_slice"] == 100
     assert opt["mean_slice"] < 100
-    assert result.stderr == "warning: --slice-model means nothing to local-opt\n"
+    assert result.stderr == "warning: --slice-model has no effect on local-opt\n"
 
 
 def test_results_of_every_input_are_written(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_bad_rows_are_told_with_line_and_column(tmp_path: Path) -> None:
         "error: row w: zone zone2: the number of endpoints is negative: -4",
         f"       in {source}, line 6, column 7",
         '       write two whole numbers, such as "3 12": 3 nodes and 12 endpoints',
-        "       --skip-bad goes on without them",
+        "       --skip-bad skips them",
     ]
 
 
@@ -225,7 +225,7 @@ def test_bad_rows_can_be_left_out() -> None:
     result = run("--input", "-", "--skip-bad", "-o", "json", stdin=BAD_ROWS)
     assert (result.exit_code, json.loads(result.stdout)["inputs"]) == (0, 1)
     assert result.stderr == (
-        "warning: 4 bad rows left out of standard input, the first in line 3: "
+        "warning: 4 bad rows of standard input skipped, the first in line 3: "
         'zone zone1: expected "<nodes> <endpoints>", got "1"\n'
     )
 
@@ -325,7 +325,7 @@ def test_many_bad_rows_are_not_recited() -> None:
             ["--sample", "9", "compare", "local", "original"],
             None,
             2,
-            "error: --sample stands before compare, where it means nothing\n",
+            "error: --sample precedes compare, where it has no effect\n",
             id="option before the command",
         ),
         pytest.param(
@@ -581,8 +581,8 @@ def test_options_that_mean_nothing_are_told() -> None:
     result = run("--input", "-", "--algorithm", "original", *arguments, stdin=ROWS)
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
-        "warning: --starting-threshold means nothing to original",
-        "warning: --overload-threshold means nothing to original",
+        "warning: --starting-threshold has no effect on original",
+        "warning: --overload-threshold has no effect on original",
     ]
 
 

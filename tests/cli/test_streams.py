@@ -145,7 +145,7 @@ def test_commands_that_acted_report_in_any_locale(env: dict[str, str], tmp_path:
         traffic=REPORT,
     ):
         out, err = run_all(lines, env, tmp_path)
-    assert b"\n+ n1 takes no more pods\n" in out
+    assert b"\n+ n1 is cordoned\n" in out
     assert b"from zone-a  2 100 %" in out
     assert b"x     2 connections > elsewhere ?\n" in out
     assert b"no-?.yaml" in err

@@ -80,7 +80,7 @@ def _own_logs() -> Iterator[None]:
         ),
         pytest.param(
             ["--webhook-url=https://a", "--default-subsetting=Prefer"],
-            "--default-subsetting needs --mode=replace: a webhook cannot make slices",
+            "--default-subsetting needs --mode=replace: a webhook cannot create slices",
             id="subsets by default",
         ),
         pytest.param(

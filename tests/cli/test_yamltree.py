@@ -79,9 +79,7 @@ INDENT_RULE = "check the indentation of this line and of those above it"
     [
         pytest.param(
             "a:\n\tb: c",
-            Unreadable(
-                "not valid YAML: a tab stands where only blanks may", 1, 0, "indent with blanks"
-            ),
+            Unreadable("not valid YAML: a tab is not allowed here", 1, 0, "indent with spaces"),
             id="a tab",
         ),
         pytest.param(
@@ -94,7 +92,7 @@ INDENT_RULE = "check the indentation of this line and of those above it"
         pytest.param(
             "a: b: c",
             Unreadable(
-                "not valid YAML: a ':' stands where none may",
+                "not valid YAML: a ':' is not allowed here",
                 0,
                 4,
                 "check the indentation, and put texts that contain ': ' in quotes",
@@ -169,7 +167,7 @@ INDENT_RULE = "check the indentation of this line and of those above it"
         pytest.param(
             "a: 1\nb:\n  c: 1\n  c: 2",
             Unreadable(
-                'the key "c" stands twice in one map', 3, 2, "remove one of the two", earlier=2
+                'the key "c" is repeated in one map', 3, 2, "remove one of the two", earlier=2
             ),
             id="a key that stands twice",
         ),
@@ -220,7 +218,7 @@ def test_members_are_read_without_their_values() -> None:
     assert isinstance(found[0], dict)
     assert {key: node.value for key, node in found[0].items()} == {"a": "1", "b": "2"}
     assert found[1] == Unreadable(
-        'the key "a" stands twice in one map', 0, 7, "remove one of the two", earlier=0
+        'the key "a" is repeated in one map', 0, 7, "remove one of the two", earlier=0
     )
     assert found[2] == Unreadable("the document refers to itself", 0, 0)
 

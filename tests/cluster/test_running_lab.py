@@ -182,7 +182,7 @@ def test_a_measurement_that_is_stopped(ground: Ground) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
-    assert said.decode() == "stopped; what was made for it is being removed\n"
+    assert said.decode() == "stopped; the lab removes the namespace of the measurement\n"
     until_so(lambda: not namespaces(ground))
     until(ground, {})
 

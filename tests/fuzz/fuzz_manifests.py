@@ -15,7 +15,7 @@ from keepclose.advise.resolution import resolve_services
 from keepclose.cli.manifests.objects import load_manifests
 from keepclose.cli.render.resolve import print_services, resolved_document
 from keepclose.cli.render.screen import Screen
-from keepclose.cli.resolve import _admit, _warn, _warn_of_missing_kinds
+from keepclose.cli.resolve import _admit, _warn_of_missing_kinds, _warn_of_objects
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.slices.settings import Settings
@@ -69,7 +69,7 @@ def _check(data: bytes) -> None:
     manifests = load_manifests(["-"], stdin=io.BytesIO(data))
     for problem in manifests.problems:
         require(str(problem), "a problem without a text")
-    _warn(manifests)
+    _warn_of_objects(manifests)
     inventory, problems = _admit(manifests)
     for problem in problems:
         require(str(problem), "a problem without a text")

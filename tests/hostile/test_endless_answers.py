@@ -121,7 +121,7 @@ def test_the_status_of_a_proxy_has_an_end(monkeypatch: pytest.MonkeyPatch) -> No
         result = CliRunner().invoke(app, ["proxy", "status", "--metrics-address", address])
         thread.join()
     assert result.exit_code == 4
-    want = f"error: what answers at {address} is no keepclose proxy: more than 4 MiB\n"
+    want = f"error: the server at {address} is no keepclose proxy: more than 4 MiB\n"
     assert result.output == want
 
 

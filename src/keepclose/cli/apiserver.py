@@ -1,4 +1,8 @@
-"""`keepclose apiserver`: a Kubernetes API server on this machine."""
+"""`keepclose apiserver`: a Kubernetes API server on this machine.
+
+Reads and checks the options and runs `apiserver.assembly`. Options that kube-apiserver has too have
+its names and meaning.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,10 @@ def apiserver(
         typer.Option(metavar="DIR", help="Where objects, certificates and kubeconfigs are kept."),
     ],
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes any free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")
     ] = 6443,
     bind_address: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen at.")
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
     ] = "127.0.0.1",
     advertise_address: Annotated[
         str,
@@ -44,12 +48,12 @@ def apiserver(
         str,
         typer.Option(
             metavar="1.NN",
-            help="Behave as this release of Kubernetes: its gates, and only fields it knows.",
+            help="Behave as this release of Kubernetes: its gates, and only its fields.",
         ),
     ] = "",
     service_cluster_ip_range: Annotated[
         str,
-        typer.Option(metavar="CIDR[,CIDR]", help="Ranges of cluster IPs, one or one a family."),
+        typer.Option(metavar="CIDR[,CIDR]", help="Range of cluster IPs, one for each family."),
     ] = "10.96.0.0/16",
     service_node_port_range: Annotated[
         str, typer.Option(metavar="FIRST-LAST", help="Range of node ports.")
@@ -57,31 +61,31 @@ def apiserver(
     durability: Annotated[
         Durability,
         typer.Option(
-            help="What an answered write survives: a crash of the process, "
-            "or (full, slower) also of the machine."
+            help="Which crash an acknowledged write survives: of the process, or (full, slower) "
+            "of the machine too."
         ),
     ] = Durability.NORMAL,
     controllers: Annotated[
         bool,
         typer.Option(
-            help="Do for namespaces and ServiceCIDRs what kube-controller-manager does: the "
-            "ServiceAccount default, the ConfigMap kube-root-ca.crt, the condition Ready."
+            help="Run the controllers of kube-controller-manager for namespaces and ServiceCIDRs: "
+            "the ServiceAccount default, the ConfigMap kube-root-ca.crt, the condition Ready."
         ),
     ] = True,
     recover_store: Annotated[
         bool,
         typer.Option(
             "--recover-store",
-            help="Start although the files of the store are damaged: they are kept aside as "
-            "FILE.damaged-TIME, and what is intact of them is served.",
+            help="Start although the files of the store are damaged: rename them to "
+            "FILE.damaged-TIME, and serve the intact objects.",
         ),
     ] = False,
     max_connections: Annotated[
         int,
         typer.Option(
             min=16,
-            help="Connections at most, of which clients without valid credentials get half; fewer "
-            "where the process may not open so many files.",
+            help="Maximum of connections; clients without valid credentials get at most half. "
+            "Fewer where the process may not open so many files.",
         ),
     ] = 4096,
     node: Annotated[
@@ -91,9 +95,9 @@ def apiserver(
 ) -> None:
     """Serve the Kubernetes API on this machine.
 
-    For kubectl and every other client. Writes DIR/kubeconfig for the administrator and one file a
-    role beside it, prints one line when it is ready, and runs until it is stopped. Exit codes:
-    0 stopped, 2 bad input or unusable files.
+    For kubectl and every other client. Writes DIR/kubeconfig for the administrator and a kubeconfig
+    for each role beside it, prints one line when it is ready, and runs until it is stopped. Exit
+    codes: 0 stopped, 2 bad input or unusable files.
     """
     settings = _read_settings(
         data_dir=data_dir,

@@ -1,7 +1,7 @@
-"""`keepclose completion`: words for bash, zsh, fish and kubectl to complete.
+"""`keepclose completion`: completion scripts for bash, zsh and fish, and candidates for kubectl.
 
-The scripts ask `keepclose __complete WORD...`, the last word being the one to complete, and get the
-answer in the form that kubectl expects of its plugins: a line "word<TAB>help" for each candidate,
+The scripts call `keepclose __complete WORD...`, where the last word is the one to complete. The
+answer has the form that kubectl expects of its plugins: a line "word<TAB>help" for each candidate,
 then a line ":N". The bits of N say what the shell may add; see Directive. Nothing here asks a
 cluster or reads a file, so that a key press never waits.
 """
@@ -20,7 +20,7 @@ ASK: Final = "__complete"
 
 
 class Shell(StrEnum):
-    """The shells that there are scripts for."""
+    """The shells that have a script."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -28,29 +28,29 @@ class Shell(StrEnum):
 
 
 class Directive(IntFlag):
-    """What a shell may do besides, by the numbers that kubectl has for it."""
+    """What a shell may add to the candidates, with the numbers of kubectl's directives."""
 
     FILES = 0
-    """Where there are no candidates, complete names of files."""
+    """Complete names of files where there are no candidates."""
     NO_SPACE = 2
     NO_FILES = 4
 
 
 class Candidate(NamedTuple):
-    """A word that may stand there, and what it means."""
+    """A word that completes the command line, and its help."""
 
     word: str
     help: str = ""
 
 
-class Answer(NamedTuple):
-    """All candidates, and what else the shell may do."""
+class WordCompletion(NamedTuple):
+    """All candidates for a word, and what else the shell may add."""
 
     candidates: tuple[Candidate, ...]
     directive: Directive
 
     def __str__(self) -> str:
-        lines = [f"{one.word}\t{one.help}" if one.help else one.word for one in self.candidates]
+        lines = [f"{word}\t{text}" if text else word for word, text in self.candidates]
         return "\n".join([*lines, f":{int(self.directive)}"])
 
 
@@ -68,10 +68,10 @@ def completion(
     echo_document(_SCRIPTS[shell])
 
 
-def complete(app: typer.Typer, words: Sequence[str]) -> Answer:
-    """Return what the last of the words may become; the others stand before it, program left out.
+def complete(app: typer.Typer, words: Sequence[str]) -> WordCompletion:
+    """Return the candidates for the last of the words that follow the program's name.
 
-    Words that nobody understands count as arguments, so that a mistake before does no harm.
+    Unknown words count as arguments, so that a mistake before the last word does no harm.
     """
     command: Any = typer.main.get_command(app)
     context: Any = command.make_context("keepclose", [], resilient_parsing=True)
@@ -89,11 +89,11 @@ def complete(app: typer.Typer, words: Sequence[str]) -> Answer:
         return _complete_value(option, current, context)
     name, equals, start = current.partition("=")
     if equals and (named := _find_option(command, name)) is not None:
-        found = _complete_value(named, start, context)
-        whole = tuple(Candidate(f"{name}={one.word}", one.help) for one in found.candidates)
-        return Answer(whole, found.directive)
+        value = _complete_value(named, start, context)
+        candidates = (Candidate(f"{name}={word}", text) for word, text in value.candidates)
+        return WordCompletion(tuple(candidates), value.directive)
     if current.startswith("-"):
-        return Answer(tuple(_list_switches(command, current)), Directive.NO_FILES)
+        return WordCompletion(tuple(_list_switches(command, current)), Directive.NO_FILES)
     return _complete_word(command, current, context)
 
 
@@ -115,26 +115,26 @@ def _list_switches(command: Any, start: str) -> Iterable[Candidate]:
     yield from (Candidate(name, "Show help.") for name in ("--help",) if name.startswith(start))
 
 
-def _complete_word(command: Any, start: str, context: Any) -> Answer:
+def _complete_word(command: Any, start: str, context: Any) -> WordCompletion:
     """Complete a command, or else an argument."""
     commands = getattr(command, "commands", {})
-    found = [
-        Candidate(name, one.get_short_help_str(limit=80))
-        for name, one in commands.items()
-        if name.startswith(start) and not one.hidden
+    candidates = [
+        Candidate(name, subcommand.get_short_help_str(limit=80))
+        for name, subcommand in commands.items()
+        if name.startswith(start) and not subcommand.hidden
     ]
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     for param in arguments:
-        found += _list_choices(param, start, context)
+        candidates += _list_choices(param, start, context)
     files = any(_is_file(param) for param in arguments)
-    return Answer(tuple(found), Directive.FILES if files else Directive.NO_FILES)
+    return WordCompletion(tuple(candidates), Directive.FILES if files else Directive.NO_FILES)
 
 
-def _complete_value(option: Any, start: str, context: Any) -> Answer:
+def _complete_value(option: Any, start: str, context: Any) -> WordCompletion:
     if "--feature-gates" in option.opts:
         return _complete_gates(start)
     choices = tuple(_list_choices(option, start, context))
-    return Answer(choices, Directive.FILES if _is_file(option) else Directive.NO_FILES)
+    return WordCompletion(choices, Directive.FILES if _is_file(option) else Directive.NO_FILES)
 
 
 def _list_choices(param: Any, start: str, context: Any) -> Iterable[Candidate]:
@@ -142,17 +142,17 @@ def _list_choices(param: Any, start: str, context: Any) -> Iterable[Candidate]:
         yield Candidate(str(item.value), item.help or "")
 
 
-def _complete_gates(start: str) -> Answer:
+def _complete_gates(start: str) -> WordCompletion:
     """Complete the last of several gates, with the value that differs from its default."""
     from keepclose.model.gates import ON_BY_DEFAULT, Gate
 
-    known, comma, last = start.rpartition(",")
-    found = (
-        Candidate(f"{known}{comma}{gate}={'false' if gate in ON_BY_DEFAULT else 'true'}")
+    before, comma, last = start.rpartition(",")
+    candidates = (
+        Candidate(f"{before}{comma}{gate}={'false' if gate in ON_BY_DEFAULT else 'true'}")
         for gate in Gate
         if gate.startswith(last)
     )
-    return Answer(tuple(found), Directive.NO_FILES | Directive.NO_SPACE)
+    return WordCompletion(tuple(candidates), Directive.NO_FILES | Directive.NO_SPACE)
 
 
 def _is_file(param: Any) -> bool:
@@ -164,7 +164,7 @@ def _first_sentence(text: str | None) -> str:
     return " ".join(f"{first}{stop.strip()}".split())
 
 
-# NB: bash takes the word before the cursor apart at = and :, and replaces only its last part.
+# NB: bash splits the word before the cursor at = and :, and replaces only its last part.
 _BASH: Final = r"""_keepclose() {
     local line=${COMP_LINE:0:COMP_POINT} answer word kept
     local -a words

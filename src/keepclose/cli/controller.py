@@ -1,4 +1,9 @@
-"""`keepclose controller`: the EndpointSlice controller, for any cluster."""
+"""`keepclose controller`: the EndpointSlice controller, or the webhook beside a built-in one.
+
+Reads and checks the options of both modes, connects to the cluster by kubeconfig or by the pod's
+ServiceAccount, and runs `controller.process` or `webhook.process`. Options of one mode are refused
+in the other, because they would have no effect there.
+"""
 
 from __future__ import annotations
 
@@ -31,51 +36,8 @@ if TYPE_CHECKING:
     from keepclose.webhook.settings import WebhookSettings
 
 
-def read_webhook(
-    *,
-    address: str,
-    service: str,
-    url: str,
-    certificate_file: str,
-    key_file: str,
-    ca_file: str,
-    namespace_selector: str,
-    registers: bool,
-) -> WebhookSettings:
-    """Return the settings that the options make; end with exit code 2 where they make none."""
-    from keepclose.webhook.settings import (
-        WebhookSettings,
-        parse_labels,
-        parse_service,
-        webhook_flaws,
-    )
-
-    host, port = read_address("--webhook-address", address)
-    target = parse_service(service) if service else None
-    if service and target is None:
-        fail(f"--webhook-service: {service!r} must be NAMESPACE/NAME or NAMESPACE/NAME:PORT")
-    labels = parse_labels(namespace_selector)
-    if labels is None:
-        fail(f"--webhook-namespace-selector: {namespace_selector!r} must be KEY=VALUE,...")
-    settings = WebhookSettings(
-        host=host,
-        port=port,
-        url=url,
-        service=target,
-        certificate_file=certificate_file,
-        key_file=key_file,
-        ca_file=ca_file,
-        registers=registers,
-        namespace_labels=labels,
-    )
-    flaws = webhook_flaws(settings)
-    if flaws:
-        fail("; ".join(flaws))
-    return settings
-
-
-class Mode(StrEnum):
-    """In place of the built-in EndpointSlice controller, or beside it."""
+class ControllerMode(StrEnum):
+    """Whether keepclose replaces the built-in EndpointSlice controller or runs beside it."""
 
     REPLACE = "replace"
     WEBHOOK = "webhook"
@@ -88,17 +50,17 @@ def controller(
         typer.Option(metavar="FILE", help="How to reach the cluster; default as kubectl has it."),
     ] = None,
     mode: Annotated[
-        Mode,
+        ControllerMode,
         typer.Option(
-            help="replace: write all slices, in place of the built-in controller. webhook: only "
-            "set the hints of Services that ask by annotation, beside it."
+            help="replace: write all slices, in place of the built-in controller. webhook: beside "
+            "it, set only the hints of Services with the annotation."
         ),
-    ] = Mode.REPLACE,
+    ] = ControllerMode.REPLACE,
     feature_gates: Annotated[
         str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
     ] = "",
     concurrent_service_endpoint_syncs: Annotated[
-        int, typer.Option(metavar="N", help="Services worked on at once, 1 to 50.")
+        int, typer.Option(metavar="N", help="Services synced concurrently, 1 to 50.")
     ] = 5,
     max_endpoints_per_slice: Annotated[
         int, typer.Option(metavar="N", help="The most endpoints in one slice, 1 to 1000.")
@@ -106,18 +68,18 @@ def controller(
     endpointslice_updates_batch_period: Annotated[
         str,
         typer.Option(
-            metavar="DURATION", help="How long changes of pods are gathered, such as 500ms or 1s."
+            metavar="DURATION", help="How long changes of pods are batched, such as 500ms or 1s."
         ),
     ] = "0s",
     mirroring_concurrent_service_endpoint_syncs: Annotated[
-        int, typer.Option(metavar="N", help="Endpoints objects mirrored at once, 1 to 50.")
+        int, typer.Option(metavar="N", help="Endpoints objects mirrored concurrently, 1 to 50.")
     ] = 5,
     mirroring_max_endpoints_per_subset: Annotated[
         int, typer.Option(metavar="N", help="The most addresses mirrored of a subset, 1 to 1000.")
     ] = 1000,
     mirroring_endpointslice_updates_batch_period: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="How long changes of Endpoints are gathered."),
+        typer.Option(metavar="DURATION", help="How long changes of Endpoints are batched."),
     ] = "0s",
     leader_elect: Annotated[
         bool, typer.Option(help="Work only while holding the lease of the controller.")
@@ -125,19 +87,19 @@ def controller(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Start although another controller keeps the slices of the cluster."
+            "--force", help="Start although another controller writes the slices of the cluster."
         ),
     ] = False,
     default_subsetting: Annotated[
         DefaultSubsetting,
-        typer.Option(help="Division among zones of Services that say nothing about it."),
+        typer.Option(help="Division among zones of Services without the annotation."),
     ] = DefaultSubsetting.RANDOM,
     subsetting_starting_threshold: StartingThreshold = SubsettingDefaults.STARTING_THRESHOLD,
     subsetting_padding: Padding = SubsettingDefaults.PADDING,
     subsetting_overload_threshold: OverloadThreshold = SubsettingDefaults.OVERLOAD_THRESHOLD,
     node_level_topology_mode: Annotated[
         TopologyMode,
-        typer.Option(help="Whether Services with one endpoint a node are found by themselves."),
+        typer.Option(help="Whether the controller detects Services with one endpoint a node."),
     ] = TopologyMode.MANUAL,
     metrics_address: Annotated[
         str,
@@ -149,23 +111,23 @@ def controller(
     ] = "127.0.0.1:10260",
     webhook_address: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="Where API servers show slices to the webhook."),
+        typer.Option(metavar="HOST:PORT", help="Where the webhook answers API servers."),
     ] = "0.0.0.0:9443",
     webhook_service: Annotated[
         str,
         typer.Option(
-            metavar="NAMESPACE/NAME[:PORT]", help="The Service by which API servers reach it."
+            metavar="NAMESPACE/NAME[:PORT]", help="The Service of the webhook, for API servers."
         ),
     ] = "",
     webhook_url: Annotated[
         str,
-        typer.Option(metavar="URL", help="How API servers reach it where there is no Service."),
+        typer.Option(metavar="URL", help="The URL of the webhook where it has no Service."),
     ] = "",
     webhook_tls_cert_file: Annotated[
         str,
         typer.Option(
             metavar="FILE",
-            help="Its certificate; default one of its own, kept in the Secret "
+            help="The webhook's certificate; default: a generated one, kept in the Secret "
             "keepclose-webhook-tls.",
         ),
     ] = "",
@@ -175,13 +137,14 @@ def controller(
     webhook_ca_file: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="Who signed the certificate; default it vouches for itself."
+            metavar="FILE", help="The CA of the certificate; default: the certificate itself."
         ),
     ] = "",
     webhook_namespace_selector: Annotated[
         str,
         typer.Option(
-            metavar="KEY=VALUE,...", help="Only slices in namespaces with these labels are shown."
+            metavar="KEY=VALUE,...",
+            help="API servers call the webhook only for namespaces with these labels.",
         ),
     ] = "",
     webhook_register: Annotated[
@@ -189,17 +152,17 @@ def controller(
         typer.Option(help="Keep the MutatingWebhookConfiguration keepclose-hints up to date."),
     ] = True,
 ) -> None:
-    """Keep EndpointSlices, with hints that keep traffic close.
+    """Write EndpointSlices, with hints that keep traffic close.
 
     Runs until it is stopped. Exit codes: 0 stopped, 1 the lease was lost, 2 bad input, or another
-    controller keeps the slices.
+    controller writes the slices.
     """
     import_lean("keepclose.controller.process", "keepclose.kube.auth.in_cluster")
     webhook = None
-    if mode is Mode.WEBHOOK:
+    if mode is ControllerMode.WEBHOOK:
         if default_subsetting is not DefaultSubsetting.RANDOM:
-            fail("--default-subsetting needs --mode=replace: a webhook cannot make slices")
-        webhook = read_webhook(
+            fail("--default-subsetting needs --mode=replace: a webhook cannot create slices")
+        webhook = _read_webhook_settings(
             address=webhook_address,
             service=webhook_service,
             url=webhook_url,
@@ -272,9 +235,51 @@ def _read_settings(
             "--mirroring-endpointslice-updates-batch-period", mirroring_batch_period
         ),
     )
-    flaws = controller_settings_errors(settings)
-    if flaws:
-        fail("; ".join(flaws))
+    errors = controller_settings_errors(settings)
+    if errors:
+        fail("; ".join(errors))
+    return settings
+
+
+def _read_webhook_settings(
+    *,
+    address: str,
+    service: str,
+    url: str,
+    certificate_file: str,
+    key_file: str,
+    ca_file: str,
+    namespace_selector: str,
+    registers: bool,
+) -> WebhookSettings:
+    from keepclose.webhook.settings import (
+        WebhookSettings,
+        parse_labels,
+        parse_service,
+        webhook_flaws,
+    )
+
+    host, port = read_address("--webhook-address", address)
+    target = parse_service(service) if service else None
+    if service and target is None:
+        fail(f"--webhook-service: {service!r} must be NAMESPACE/NAME or NAMESPACE/NAME:PORT")
+    labels = parse_labels(namespace_selector)
+    if labels is None:
+        fail(f"--webhook-namespace-selector: {namespace_selector!r} must be KEY=VALUE,...")
+    settings = WebhookSettings(
+        host=host,
+        port=port,
+        url=url,
+        service=target,
+        certificate_file=certificate_file,
+        key_file=key_file,
+        ca_file=ca_file,
+        registers=registers,
+        namespace_labels=labels,
+    )
+    errors = webhook_flaws(settings)
+    if errors:
+        fail("; ".join(errors))
     return settings
 
 

@@ -1,4 +1,8 @@
-"""`keepclose demo`: a guided tour of what keeps traffic close, in a cluster of its own."""
+"""`keepclose demo`: a guided tour of what keeps traffic close, in a temporary cluster.
+
+The tour in `lab.cluster` changes the cluster and judges each step; this command only paces the
+steps and prints them. The cluster never outlives the command.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ def demo(
     """Show in two minutes what keeps traffic close: six steps with real connections.
 
     Default routing, PreferSameZone, PreferSameNode, a zone without pods, Balanced, and the rollback
-    of a feature gate, in a cluster that is gone afterwards. Exit codes: 0 seen, 1 something was not
-    as promised, 2 no cluster could be started, 130 stopped.
+    of a feature gate, in a temporary cluster. Exit codes: 0 all steps as expected, 1 traffic was
+    not as expected, 2 no cluster could be started, 130 interrupted.
     """
     from keepclose.cli.render.screen import Screen
     from keepclose.lab.cluster.launch import TemporaryError
@@ -44,14 +48,14 @@ def demo(
 
 
 def _guide(console: Screen, *, is_asking: bool) -> bool:
-    """Take all steps and return whether traffic was as expected in each."""
+    """Run all steps and return whether traffic was as expected in each."""
     from keepclose.cli.render import demo as screen
     from keepclose.lab.cluster.launch import temporary_cluster
     from keepclose.lab.cluster.tour import Tour
     from keepclose.lab.cluster.tour_steps import TOUR_STEPS
 
     screen.print_intro(console)
-    is_fine, done = True, 0
+    is_fine, steps_done = True, 0
     with temporary_cluster(on_line=lambda line: screen.print_started(console, line)) as cluster:
         directory, state = cluster
         if is_asking:
@@ -64,6 +68,6 @@ def _guide(console: Screen, *, is_asking: bool) -> bool:
             with console.status("waiting for hints and traffic"):
                 sight = tour.take(step)
             screen.print_sight(console, sight)
-            is_fine, done = is_fine and sight.is_fine, number
-        screen.print_end(console, done=done, total=len(TOUR_STEPS))
+            is_fine, steps_done = is_fine and sight.is_fine, number
+        screen.print_end(console, done=steps_done, total=len(TOUR_STEPS))
     return is_fine

@@ -1,4 +1,9 @@
-"""`keepclose lab`: trouble for the nodes of a running cluster, and a way into its namespaces."""
+"""`keepclose lab`: injects faults into a running lab, changes its gates, and enters its network.
+
+Each command sends one request to the lab by its control socket, and renders the answer. The lab
+checks names and decides what a fault does. `exec` alone acts itself: it replaces this process by
+nsenter in the network namespace that the lab names.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +17,16 @@ import typer
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ask_lab, complete_hints, fail
 from keepclose.cli.lab_slo import slo
 from keepclose.cli.options import RoleOption, TopologyMode
-from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json, say, show_passing
+from keepclose.cli.render.output import OutputFormat, TableOrJson, echo_json, say, show_passing
 from keepclose.model.json_values import JsonObject
 
 _COLUMNS: Final = ("NODE", "ZONE", "STATE", "PODS", "READY")
 _Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.")]
 
-
 app = typer.Typer(
     name="lab",
-    help="Make trouble in the cluster that keepclose up runs.\n\n"
-    "keepclose traffic shows what becomes of connections.",
+    help="Inject faults into the cluster that keepclose up runs.\n\n"
+    "keepclose traffic shows their effect on connections.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -32,13 +36,13 @@ def gates(
     *,
     change: Annotated[
         str,
-        typer.Argument(metavar="A=true,B=false", help="What to change; nothing shows all gates."),
+        typer.Argument(metavar="A=true,B=false", help="Gates to change; default: show all gates."),
     ] = "",
     emulated_version: Annotated[
         str,
         typer.Option(
             metavar="1.NN",
-            help="Take the gates and fields of this release of Kubernetes, then what to change.",
+            help="Use the gates and fields of this release of Kubernetes, then change gates.",
         ),
     ] = "",
     only: Annotated[
@@ -47,13 +51,13 @@ def gates(
     ] = None,
     node_level_topology_mode: Annotated[
         TopologyMode | None,
-        typer.Option(help="Whether the controller finds Services with one endpoint a node."),
+        typer.Option(help="Whether the controller detects Services with one endpoint a node."),
     ] = None,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Show feature gates, or restart programs with others.
 
-    They are those of the running cluster. Objects stay as they are, as with an upgrade or a
+    The gates are those of the running cluster. Objects stay as they are, as with an upgrade or a
     rollback. Exit codes: 0 done, 1 a program did not start, 2 bad input, 4 no cluster runs.
     """
     params = {
@@ -62,14 +66,14 @@ def gates(
         "only": [role.value for role in only or ()],
         "node_level": node_level_topology_mode.value if node_level_topology_mode else "",
     }
-    done = ask_lab(data_dir, "gates", params)
-    if done["started"]:
-        say(f"✓ restarted: {', '.join(done['started'])}")
+    answer = ask_lab(data_dir, "gates", params)
+    if answer["started"]:
+        say(f"✓ restarted: {', '.join(answer['started'])}")
         return
-    by_role: dict[str, list[str]] = done["gates"]
+    by_role: dict[str, list[str]] = answer["gates"]
     names = sorted(set().union(*by_role.values()) | _all_gates())
     width = max(map(len, names))
-    emulated: dict[str, int] = done["emulated"]
+    emulated: dict[str, int] = answer["emulated"]
     for role, minor in emulated.items():
         say(f"{role} emulates Kubernetes 1.{minor}")
     say("  ".join([" " * width, *by_role]))
@@ -87,24 +91,24 @@ def _all_gates() -> set[str]:
 
 @app.command("fail")
 def fail_nodes(
-    name: Annotated[str, typer.Argument(metavar="ZONE|NODE", help="What is to fail.")],
+    name: Annotated[str, typer.Argument(metavar="ZONE|NODE", help="A zone or a node to fail.")],
     *,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Let a node die, or all nodes of a zone.
+    """Fail a node, or all nodes of a zone.
 
-    Link and kubelet are silent, and the cluster notices at once. Exit codes: 0 done, 3 no such
-    node or zone, 4 no cluster runs.
+    Link and kubelet go down, and the cluster marks the nodes NotReady at once. Exit codes: 0 done,
+    3 no such node or zone, 4 no cluster runs.
     """
-    done = ask_lab(data_dir, "fail", {"name": name})
-    nodes = ", ".join(done["nodes"])
-    what = name if done["nodes"] == [name] else f"{name} ({nodes})"
-    if not done["changed"]:
-        say(f"{what} has failed already")
+    answer = ask_lab(data_dir, "fail", {"name": name})
+    nodes = ", ".join(answer["nodes"])
+    target = name if answer["nodes"] == [name] else f"{name} ({nodes})"
+    if not answer["changed"]:
+        say(f"{target} has failed already")
         return
-    say(f"✓ {what} failed; {_count(done['unready'], 'pod')} no longer ready")
+    say(f"✓ {target} failed; {_count(answer['unready'], 'pod')} no longer ready")
     _say(
-        "pods of a lost node stay for five minutes in Kubernetes, and here until you heal it",
+        "pods of a failed node stay for five minutes in Kubernetes, and here until you heal it",
         data_dir,
     )
     _offer("keepclose traffic SERVICE", data_dir, undo=f"keepclose lab heal {name}")
@@ -115,21 +119,23 @@ def partition(
     node: _Node,
     *,
     notice: Annotated[
-        bool, typer.Option("--notice", help="Let the cluster notice, as it does after 40 s.")
+        bool,
+        typer.Option("--notice", help="Mark the node NotReady, as Kubernetes does after 40 s."),
     ] = False,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Cut a node off from all others and from the API server.
 
-    What runs on it goes on. Exit codes: 0 done, 3 no such node, 4 no cluster runs, 5 no packets.
+    Pods on the node keep running. Exit codes: 0 done, 3 no such node, 4 no cluster runs, 5 no
+    packets.
     """
-    done = ask_lab(data_dir, "partition", {"name": node, "notice": notice})
-    cut = "" if done["changed"] else " already"
-    noticed = done["is_noticed"]
-    knows = "and the cluster knows it" if noticed else "and the cluster has not noticed"
-    say(f"✓ {node} is{cut} cut off from all others and from the API server, {knows}")
-    if noticed:
-        _say(f"{_count(done['unready'], 'pod')} no longer ready by this", data_dir)
+    answer = ask_lab(data_dir, "partition", {"name": node, "notice": notice})
+    already = "" if answer["changed"] else " already"
+    is_noticed = answer["is_noticed"]
+    state = "and the cluster has noticed" if is_noticed else "and the cluster has not noticed"
+    say(f"✓ {node} is{already} cut off from all others and from the API server, {state}")
+    if is_noticed:
+        _say(f"{_count(answer['unready'], 'pod')} no longer ready", data_dir)
     else:
         _say(
             f"its pods still count as ready; after 40 s: keepclose lab partition {node} --notice",
@@ -143,44 +149,44 @@ def drain(
     node: _Node,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Delete pods too that nothing would replace.")
+        bool, typer.Option("--force", help="Delete pods without a controller too.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for pods to end.")
+        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for pods to stop.")
     ] = 60.0,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Move all pods away from a node, and let no more come.
+    """Cordon a node and evict its pods.
 
-    Those of DaemonSets stay. Exit codes: 0 done, 1 pods are still there, 3 no such node, 4 no
+    Pods of DaemonSets stay. Exit codes: 0 done, 1 pods are still there, 3 no such node, 4 no
     cluster runs.
     """
-    done = ask_lab(data_dir, "drain", {"name": node, "force": force, "timeout": timeout})
-    gone, kept = done["evicted"], done["kept"]
+    answer = ask_lab(data_dir, "drain", {"name": node, "force": force, "timeout": timeout})
+    evicted, kept = answer["evicted"], answer["kept"]
     stay = f"; {len(kept)} of DaemonSets stay" if kept else ""
-    say(f"✓ {node} is drained: {_count(gone, 'pod')} left it{stay}")
+    say(f"✓ {node} is drained: {_count(evicted, 'pod')} evicted{stay}")
     _offer("kubectl get pods -A -o wide", data_dir, undo=f"keepclose lab heal {node}")
 
 
 @app.command()
 def cordon(node: _Node, *, data_dir: DataDir = DEFAULT_DIR) -> None:
-    """Let no more pods come to a node.
+    """Mark a node unschedulable.
 
     Exit codes: 0 done, 3 no such node, 4 no cluster runs.
     """
-    done = ask_lab(data_dir, "cordon", {"name": node})
-    say(f"✓ {node} takes no more pods" if done["changed"] else f"{node} takes none already")
+    answer = ask_lab(data_dir, "cordon", {"name": node})
+    say(f"✓ {node} is cordoned" if answer["changed"] else f"{node} is cordoned already")
     _offer("kubectl get nodes", data_dir, undo=f"keepclose lab uncordon {node}")
 
 
 @app.command()
 def uncordon(node: _Node, *, data_dir: DataDir = DEFAULT_DIR) -> None:
-    """Let pods come to a node again.
+    """Mark a node schedulable again.
 
     Exit codes: 0 done, 3 no such node, 4 no cluster runs.
     """
-    done = ask_lab(data_dir, "uncordon", {"name": node})
-    say(f"✓ {node} takes pods again" if done["changed"] else f"{node} takes pods already")
+    answer = ask_lab(data_dir, "uncordon", {"name": node})
+    say(f"✓ {node} is uncordoned" if answer["changed"] else f"{node} is not cordoned")
 
 
 @app.command()
@@ -190,13 +196,13 @@ def relabel(
     *,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Put a node into another zone, or into none.
+    """Move a node to another zone, or to none, by its zone label.
 
-    Exit codes: 0 done, 2 no name for a zone, 3 no such node, 4 no cluster runs.
+    Exit codes: 0 done, 2 invalid name of a zone, 3 no such node, 4 no cluster runs.
     """
-    done = ask_lab(data_dir, "relabel", {"name": node, "zone": zone})
-    now, before = done["zone"] or "no zone", done["before"] or "no zone"
-    if not done["changed"]:
+    answer = ask_lab(data_dir, "relabel", {"name": node, "zone": zone})
+    now, before = answer["zone"] or "no zone", answer["before"] or "no zone"
+    if not answer["changed"]:
         say(f"{node} is in {now} already")
         return
     say(f"✓ {node} moved from {before} to {now}")
@@ -206,41 +212,41 @@ def relabel(
 @app.command()
 def heal(
     name: Annotated[
-        str, typer.Argument(metavar="[ZONE|NODE]", help="What is to heal; default everything.")
+        str, typer.Argument(metavar="[ZONE|NODE]", help="A zone or a node; default: all nodes.")
     ] = "",
     *,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Undo failures, partitions, cordons and moves.
 
-    Those of one node, of a zone, or all. Waits until the proxies of nodes that were cut off are
-    back at the API server. Exit codes: 0 done, 3 no such node or zone, 4 no cluster runs.
+    On one node, in a zone, or on all nodes. Waits until the proxies of partitioned nodes have
+    reconnected to the API server. Exit codes: 0 done, 3 no such node or zone, 4 no cluster runs.
     """
 
-    def wait(news: JsonObject) -> None:
-        nodes = ", ".join(news["waiting"])
-        show_passing(f"waiting for the proxies of {nodes} to come back")
+    def show_waiting(progress: JsonObject) -> None:
+        nodes = ", ".join(progress["waiting"])
+        show_passing(f"waiting for the proxies of {nodes} to reconnect")
 
-    done = ask_lab(data_dir, "heal", {"name": name}, on_tell=wait)
+    answer = ask_lab(data_dir, "heal", {"name": name}, on_progress=show_waiting)
     show_passing("")
-    healed: dict[str, list[str]] = done["healed"]
+    healed: dict[str, list[str]] = answer["healed"]
     if not healed:
         say("there was nothing to heal")
         return
-    told = ", ".join(f"{node} ({', '.join(undone)})" for node, undone in healed.items())
-    say(f"✓ healed {told}")
-    if done["away"]:
-        _say(f"the proxies of {', '.join(done['away'])} come back within half a minute", data_dir)
+    nodes = ", ".join(f"{node} ({', '.join(faults)})" for node, faults in healed.items())
+    say(f"✓ healed {nodes}")
+    if answer["away"]:
+        _say(f"the proxies of {', '.join(answer['away'])} reconnect within half a minute", data_dir)
     _offer("keepclose lab status", data_dir)
 
 
-@app.command()
-def status(
+@app.command("status")
+def lab_status(
     *,
-    output: AnswerForm = TableOrJson.TABLE,
+    output: OutputFormat = TableOrJson.TABLE,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
-    """Show how all nodes are, and the pods that run on them.
+    """Show the state of all nodes, and how many pods run on them.
 
     Exit codes: 0 shown, 4 no cluster runs.
     """
@@ -249,8 +255,14 @@ def status(
         echo_json({"nodes": nodes})
     else:
         rows = [
-            (one["node"], one["zone"] or "-", one["words"], str(one["pods"]), str(one["readyPods"]))
-            for one in nodes
+            (
+                node["node"],
+                node["zone"] or "-",
+                node["words"],
+                str(node["pods"]),
+                str(node["readyPods"]),
+            )
+            for node in nodes
         ]
         widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
         for row in (_COLUMNS, *rows):
@@ -265,11 +277,13 @@ def execute(
     place: Annotated[
         str,
         typer.Argument(
-            metavar="NODE|POD|outside", help="Where; client/NODE is where clients of a node are."
+            metavar="NODE|POD|outside",
+            help="The network to enter; client/NODE is that of a node's clients.",
         ),
     ],
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="COMMAND...", help="What; default a shell.")
+        list[str] | None,
+        typer.Argument(metavar="COMMAND...", help="The command to run; default a shell."),
     ] = None,
     *,
     data_dir: DataDir = DEFAULT_DIR,
@@ -277,7 +291,7 @@ def execute(
     """Run a command in the network of a node, pod or outside.
 
     Outside is a host that is no node. Files and processes are those of this machine. Exit codes:
-    those of the command, 3 no such place, 4 no cluster runs, 5 no packets or no rights.
+    those of the command, 3 no such network, 4 no cluster runs, 5 no packets or no permission.
     """
     from keepclose.lab.access import LabRefusal
     from keepclose.lab.cluster.handlers import enter_command, find_place
@@ -288,18 +302,18 @@ def execute(
         fd = find_place(places["fds"], place)
     except LabRefusal as refusal:
         fail(str(refusal), code=refusal.code)
-    # NB: everything after the place is the command's, so the sign of that comes along.
-    wanted = command[1:] if command and command[0] == "--" else command
+    # NB: typer passes on everything after the place, a leading -- included.
+    arguments = command[1:] if command and command[0] == "--" else command
     line = enter_command(
-        wanted or [os.environ.get("SHELL") or "/bin/sh"],
+        arguments or [os.environ.get("SHELL") or "/bin/sh"],
         pid=places["pid"],
         fd=fd,
-        # Root may enter what others made without becoming one of them.
+        # Root may enter a network namespace without its owner's user namespace.
         user_namespace=places["user_namespace"] and _is_ours(places["pid"]),
     )
     sys.stdout.flush()
     try:
-        # Tools of the network often lie where only administrators look.
+        # Network tools are often in directories that only root has in its PATH.
         os.execvpe(line[0], line, {**os.environ, "PATH": search_path()})  # noqa: S606
     except FileNotFoundError:
         fail("nsenter is not installed (package util-linux)")
@@ -316,8 +330,8 @@ def _is_ours(pid: int) -> bool:
         return True
 
 
-def _count(things: list[str], noun: str) -> str:
-    return f"{len(things)} {noun}" if len(things) == 1 else f"{len(things)} {noun}s"
+def _count(names: list[str], noun: str) -> str:
+    return f"{len(names)} {noun}" if len(names) == 1 else f"{len(names)} {noun}s"
 
 
 def _say(text: str, data_dir: Path) -> None:

@@ -1,4 +1,9 @@
-"""The command `keepclose`: one module a command group, heavy imports inside the commands."""
+"""The entry points `keepclose`, `kubectl keepclose` and kubectl's completion of it.
+
+Registers the commands of the other modules. A call builds only the command that it names, because
+typer takes long to build all of them. Switches may have the form of Kubernetes' own components,
+--leader-elect=false.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +85,7 @@ def run_as_plugin() -> None:
 
 
 def complete_for_kubectl() -> None:
-    """Print what the last word of `kubectl keepclose ...` may become, for kubectl's completion."""
+    """Print the candidates for the last word of `kubectl keepclose ...`; kubectl asks for them."""
     adapt_streams()
     echo_document(f"{complete(app, sys.argv[1:])}\n")
 
@@ -88,7 +93,7 @@ def complete_for_kubectl() -> None:
 def _run(name: str) -> None:
     adapt_streams()
     sys.excepthook = show_unexpected
-    # Asked by shells with words that are no command line yet, so nothing may parse them.
+    # NB: a shell sends an unfinished command line here, so typer must not parse it.
     if sys.argv[1:2] == [ASK]:
         echo_document(f"{complete(app, sys.argv[2:])}\n")
         return
@@ -96,13 +101,13 @@ def _run(name: str) -> None:
 
 
 def command_line(arguments: list[str]) -> typer.Typer:
-    """Return the command line, with but the command that is called where one is.
+    """Return an app with only the command that the arguments name, or else the whole app.
 
-    Making all commands takes as long as many of them need for their work.
+    Building all commands takes as long as the work of many commands.
     """
-    name = next((one for one in arguments if not one.startswith("-")), "")
-    commands = [one for one in app.registered_commands if _name_of(one) == name]
-    groups = [one for one in app.registered_groups if _name_of_group(one) == name]
+    name = next((argument for argument in arguments if not argument.startswith("-")), "")
+    commands = [command for command in app.registered_commands if _name_of(command) == name]
+    groups = [group for group in app.registered_groups if _name_of_group(group) == name]
     if not commands and not groups:
         return app
     lean = _make_app()
@@ -117,20 +122,20 @@ def _name_of(command: CommandInfo) -> str:
 
 
 def _name_of_group(group: TyperInfo) -> str:
-    made = group.typer_instance
-    return str(made.info.name) if made is not None else ""
+    group_app = group.typer_instance
+    return str(group_app.info.name) if group_app is not None else ""
 
 
 def plain_switches(arguments: list[str]) -> list[str]:
-    """Return arguments with our form of switches, up to -- and what others are to read."""
+    """Return the arguments with switches in our form; those after -- belong to another program."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    return [plain_switch(one) for one in arguments[:end]] + arguments[end:]
+    return [plain_switch(argument) for argument in arguments[:end]] + arguments[end:]
 
 
 def plain_switch(argument: str) -> str:
-    """Return a switch as Kubernetes takes it, --leader-elect=false, in our way: --no-leader-elect.
+    """Return a switch of Kubernetes' form, --leader-elect=false, in our form: --no-leader-elect.
 
-    Anything else comes back as it is.
+    Any other argument is returned unchanged.
     """
     name, equals, value = argument.partition("=")
     if not equals or not name.startswith("--") or value not in ("true", "false"):

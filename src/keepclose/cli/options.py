@@ -1,4 +1,10 @@
-"""Texts of options that several commands have; each ends the command with 2 where it is none."""
+"""Options that several commands share: their choices, their help and the parsing of their values.
+
+A value that cannot be parsed ends the command with exit code 2 and names the option.
+
+NB: some choices and defaults are defined in other packages as well, because loading those packages
+takes longer than --help may. Tests hold that both agree.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +20,11 @@ if TYPE_CHECKING:
     from keepclose.model.gates import FeatureGates
     from keepclose.routing.subsets import SubsetOptions
 
-# NB: Python refuses to read a number of thousands of digits, by an error of its own.
+# NB: int() raises an error of its own for a number of thousands of digits.
 _PORT: Final = re.compile(r"[0-9]{1,5}").fullmatch
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|s|us|µs|ns)")
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
 StartingThreshold = Annotated[
     float,
     typer.Option(
@@ -42,7 +49,7 @@ OverloadThreshold = Annotated[
 
 
 class DefaultSubsetting(StrEnum):
-    """How Services that say nothing have their endpoints divided among zones."""
+    """How endpoints of Services without the subsetting annotation are divided among zones."""
 
     RANDOM = "Random"
     PREFER = "Prefer"
@@ -50,7 +57,7 @@ class DefaultSubsetting(StrEnum):
 
 
 class SubsettingDefaults:
-    """The limits of subsetting where nothing else is said."""
+    """The default limits of subsetting."""
 
     STARTING_THRESHOLD = 3.0
     PADDING = 3
@@ -58,7 +65,7 @@ class SubsettingDefaults:
 
 
 class TopologyMode(StrEnum):
-    """How much is found out about node-level Services."""
+    """How the controller detects node-level Services."""
 
     MANUAL = "Manual"
     SEMI_AUTO = "SemiAuto"
@@ -66,7 +73,7 @@ class TopologyMode(StrEnum):
 
 
 class RoleOption(StrEnum):
-    """The programs of a cluster."""
+    """The programs of a lab cluster."""
 
     APISERVER = "apiserver"
     CONTROLLER = "controller"
@@ -74,14 +81,14 @@ class RoleOption(StrEnum):
 
 
 class DirectionOption(StrEnum):
-    """At which address a Service is called from outside."""
+    """The address at which clients outside the cluster reach a Service."""
 
     NODE_PORT = "node-port"
     LOAD_BALANCER = "load-balancer"
 
 
 class LocalMode(StrEnum):
-    """By what traffic of the node's own pods is known."""
+    """How the proxy identifies traffic of the node's own pods."""
 
     CLUSTER_CIDR = "ClusterCIDR"
     NODE_CIDR = "NodeCIDR"
@@ -90,7 +97,7 @@ class LocalMode(StrEnum):
 
 
 class WriterOption(StrEnum):
-    """How rules get into the kernel."""
+    """How the proxy writes rules into the kernel."""
 
     AUTO = "auto"
     LIBNFTABLES = "libnftables"
@@ -98,20 +105,20 @@ class WriterOption(StrEnum):
 
 
 class Durability(StrEnum):
-    """What a write survives once it is answered."""
+    """Which crashes an acknowledged write survives."""
 
     NORMAL = "normal"
-    """The end of the process, in whatever way."""
+    """A crash of the process."""
     FULL = "full"
-    """Also the end of the machine."""
+    """A crash of the machine too."""
 
 
 def read_gates(
     text: str, *, emulated_version: str = "", defaults: FeatureGates | None = None
 ) -> FeatureGates:
-    """Return the feature gates that --feature-gates and --emulated-version ask for.
+    """Return the feature gates that --feature-gates and --emulated-version set.
 
-    An emulated version brings its own defaults.
+    An emulated version has its own defaults.
     """
     from keepclose.model.gates import (
         DEFAULT_GATES,
@@ -134,7 +141,7 @@ def read_gates(
 
 
 def join_namespace(service: str, namespace: str) -> str:
-    """Return the whole name of a Service, as it is where no namespace is given."""
+    """Return NAMESPACE/NAME of a Service; without a namespace, the name as the user typed it."""
     if not namespace:
         return service
     own, slash, name = service.partition("/")
@@ -144,7 +151,7 @@ def join_namespace(service: str, namespace: str) -> str:
 
 
 def read_duration(option: str, text: str) -> float:
-    """Return the seconds of an option's value."""
+    """Return the duration of an option's value, in seconds."""
     seconds = parse_duration(text)
     if seconds is None:
         fail(f"{option}: {text!r} must be a duration such as 1s")
@@ -152,7 +159,7 @@ def read_duration(option: str, text: str) -> float:
 
 
 def parse_duration(text: str) -> float | None:
-    """Return a duration as Kubernetes' components take it, in seconds; None if it is none.
+    """Return the seconds of a duration as Kubernetes' components write it, or None if invalid.
 
     "0", or numbers with units from hours to nanoseconds, as in "1m30s" or "1.5s".
     """
@@ -169,7 +176,7 @@ def parse_duration(text: str) -> float | None:
 
 
 def read_address(option: str, text: str, *, form: str = "HOST:PORT") -> tuple[str, int]:
-    """Return host and port of an option's value; loopback where no host is named."""
+    """Return host and port of an option's value; the default host is loopback."""
     host, colon, port = text.rpartition(":")
     if not colon or not _PORT(port) or int(port) > 65535:
         fail(f"{option}: {text!r} must be {form}")
@@ -177,7 +184,7 @@ def read_address(option: str, text: str, *, form: str = "HOST:PORT") -> tuple[st
 
 
 def read_address_or_none(option: str, text: str) -> tuple[str, int] | None:
-    """Return host and port of an option's value, or None where it says none."""
+    """Return host and port of an option's value, or None for the value `none`."""
     return None if text == "none" else read_address(option, text, form="HOST:PORT, or none")
 
 
@@ -188,7 +195,7 @@ def read_subsets(
     padding: int,
     overload_threshold: float,
 ) -> SubsetOptions:
-    """Return the options of subsetting; ends the command with 2 where they cannot be."""
+    """Return the options of subsetting; a limit out of range ends the command."""
     from keepclose.routing.subsets import LEAST_LIMIT, MOST_LIMIT, Approach, SubsetOptions
 
     for option, number in (

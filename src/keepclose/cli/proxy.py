@@ -1,4 +1,9 @@
-"""`keepclose proxy`: routes the Services of a cluster on this node, with nftables."""
+"""`keepclose proxy`: routes the Services of a cluster on this node, with nftables.
+
+Reads and checks the options, which are kube-proxy's where kube-proxy has them, and runs
+`proxy.process`. A failure ends the command with an exit code and a fix; rules that are in the
+kernel stay when it stops, as with kube-proxy.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,6 @@ if TYPE_CHECKING:
     from keepclose.proxy.process import Address
     from keepclose.proxy.settings import ProxySettings
 
-
 app = typer.Typer(name="proxy", rich_markup_mode=None)
 app.command()(status)
 
@@ -35,7 +39,7 @@ def proxy(
     context: typer.Context,
     *,
     node_name: Annotated[
-        str, typer.Option(metavar="NAME", help="The Node that this machine is; default its name.")
+        str, typer.Option(metavar="NAME", help="Name of this machine's Node; default: hostname.")
     ] = "",
     kubeconfig: Annotated[
         Path | None,
@@ -54,7 +58,7 @@ def proxy(
     sync_period: Annotated[
         str,
         typer.Option(
-            metavar="DURATION", help="The longest wait after a failure, and between checks."
+            metavar="DURATION", help="The longest backoff after a failure, and between checks."
         ),
     ] = "30s",
     min_sync_period: Annotated[
@@ -72,7 +76,7 @@ def proxy(
     pod_interface_name_prefix: Annotated[
         str,
         typer.Option(
-            metavar="PREFIX", help="How interfaces of pods begin, for InterfaceNamePrefix."
+            metavar="PREFIX", help="Prefix of the pods' interfaces, for InterfaceNamePrefix."
         ),
     ] = "",
     masquerade_all: Annotated[
@@ -88,22 +92,22 @@ def proxy(
         ),
     ] = "primary",
     bind_address: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="An address of the node that wins over others.")
+        str, typer.Option(metavar="ADDRESS", help="The node's address; wins over that of the Node.")
     ] = "",
     table: Annotated[
         str, typer.Option(metavar="NAME", help="The name of the nftables table.")
     ] = "kube-proxy",
     writer: Annotated[
-        WriterOption, typer.Option(help="How rules get into the kernel.")
+        WriterOption, typer.Option(help="How the proxy writes rules into the kernel.")
     ] = WriterOption.AUTO,
     counters: Annotated[
-        bool, typer.Option(help="Count connections by zone, and those refused, by Service.")
+        bool, typer.Option(help="Count connections by zone, and rejected ones, for each Service.")
     ] = True,
     acknowledge: Annotated[
         bool,
         typer.Option(
-            help="Tell the cluster, in a ConfigMap, which hints are in effect, while the feature "
-            "gate ServiceTrafficDistributionStatus is on."
+            help="Publish in a ConfigMap which hints are in effect, while the feature gate "
+            "ServiceTrafficDistributionStatus is on."
         ),
     ] = True,
     tune_conntrack: Annotated[
@@ -126,8 +130,8 @@ def proxy(
     """Route Services on this node, close to their clients.
 
     Runs until it is stopped; the rules stay then. Exit codes: 0 stopped or done, 1 rules could
-    not be written, 2 bad input or something that is missing here, 3 no such Node, 4 the cluster
-    does not answer or refuses.
+    not be written, 2 bad input or a missing requirement, 3 no such Node, 4 the cluster does not
+    answer or denies access.
     """
     if context.invoked_subcommand is not None:
         return
@@ -152,10 +156,10 @@ def proxy(
     )
     pages = _read_address("--metrics-bind-address", metrics_bind_address)
     health = _read_address("--healthz-bind-address", healthz_bind_address)
-    what = "once" if once else "dry-run" if dry_run else "cleanup" if cleanup else ""
+    action = "once" if once else "dry-run" if dry_run else "cleanup" if cleanup else ""
     _run(
         settings,
-        what,
+        action,
         kubeconfig=kubeconfig,
         writer=writer,
         pages=pages,
@@ -201,17 +205,17 @@ def _read_settings(
         counts_connections=counters,
         acknowledges=acknowledge,
     )
-    flaws = proxy_settings_errors(settings)
-    if flaws:
-        fail("; ".join(f"--{flaw}" for flaw in flaws))
+    errors = proxy_settings_errors(settings)
+    if errors:
+        fail("; ".join(f"--{error}" for error in errors))
     return settings
 
 
 def _read_address(option: str, text: str) -> Address | None:
     from keepclose.proxy.process import Address
 
-    found = read_address_or_none(option, text)
-    return None if found is None else Address(*found)
+    host_and_port = read_address_or_none(option, text)
+    return None if host_and_port is None else Address(*host_and_port)
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -220,7 +224,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 def _run(
     settings: ProxySettings,
-    what: str,
+    action: str,
     *,
     kubeconfig: Path | None,
     writer: WriterOption,
@@ -246,24 +250,26 @@ def _run(
     from keepclose.proxy.nft.writer import NftError
     from keepclose.proxy.settings import settings_warnings
 
-    name: WriterName = writer.value
+    writer_name: WriterName = writer.value
     try:
-        connection = None if what == "cleanup" else load_settings(kubeconfig)
+        connection = None if action == "cleanup" else load_settings(kubeconfig)
         log_to_standard_error()
         for warning in settings_warnings(settings):
             structlog.get_logger(__name__).warning(warning)
         if connection is None:
-            process.remove_tables(settings, writer=name)
-        elif what == "once":
-            process.run_once(settings, connection, writer=name)
-        elif what == "dry-run":
-            process.show_transactions(settings, connection, show=_show_transaction, writer=name)
+            process.remove_tables(settings, writer=writer_name)
+        elif action == "once":
+            process.run_once(settings, connection, writer=writer_name)
+        elif action == "dry-run":
+            process.show_transactions(
+                settings, connection, show=_show_transaction, writer=writer_name
+            )
         else:
             process.run_proxy(
                 settings,
                 connection,
                 surroundings=process.Surroundings(
-                    name, pages, health, ConntrackSettings() if tunes else None
+                    writer_name, pages, health, ConntrackSettings() if tunes else None
                 ),
                 on_ready=say,
             )
@@ -277,9 +283,9 @@ def _run(
         )
     except (Forbidden, Unauthorized) as error:
         fail(
-            f"the cluster refuses: {error}",
-            "the proxy may get, list and watch nodes, services and endpointslices with the role "
-            "of docs/howto/proxy.yaml, or with the kubeconfig of another user",
+            f"the cluster denies access: {error}",
+            "the proxy needs to get, list and watch nodes, services and endpointslices: use the "
+            "role of docs/howto/proxy.yaml, or the kubeconfig of another user",
             code=ExitCode.UNREACHABLE,
         )
     except (ApiError, BrokenStream) as error:
@@ -300,5 +306,5 @@ def _run(
 
 
 def _show_transaction(text: str) -> None:
-    """Print the lines of a transaction; comments of rules name Services of the cluster."""
+    """Print a transaction line by line, made plain: comments of rules hold names of Services."""
     say(*text.removesuffix("\n").split("\n"))

@@ -1,29 +1,34 @@
-"""`keepclose proxy status`: what the proxy of this node does with each Service, and why."""
+"""`keepclose proxy status`: how the proxy of this node routes each Service, and why.
+
+Asks the proxy's own page on its metrics address. The answer may come from any program that listens
+there, so its size is bounded and its text made plain.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
 from keepclose.cli.exit import ExitCode, fail
 from keepclose.cli.options import join_namespace, read_address
-from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json
+from keepclose.cli.render.output import OutputFormat, TableOrJson, echo_json
 
 if TYPE_CHECKING:
     from keepclose.cli.render.screen import Line
     from keepclose.proxy.status import PortStatus, ProxyStatus, ServiceReport
 
-_MODES = {
+MOST_BYTES: Final = 256 << 20
+"""The largest answer that is read; the answer about 10,000 Services has a tenth of it."""
+_SHOWN_ADDRESSES: Final = 6
+_MODES: Final = {
     "Everywhere": "everywhere",
     "PreferSameZone": "same zone",
     "PreferSameNode": "same node",
     "NodeLevel": "same node",
     "TopologyKeys": "topology keys",
 }
-MOST_BYTES: Final = 256 << 20
-"""The largest answer of a proxy; one about 10,000 Services has a tenth of it."""
 
 
 def status(
@@ -40,12 +45,12 @@ def status(
             "--metrics-address", metavar="HOST:PORT", help="Where the proxy serves its pages."
         ),
     ] = "127.0.0.1:10249",
-    output: AnswerForm = TableOrJson.TABLE,
+    output: OutputFormat = TableOrJson.TABLE,
 ) -> None:
-    """Show what this node's proxy does with each Service.
+    """Show how this node's proxy routes each Service.
 
-    And where connections went. Exit codes: 0 shown, 1 rules cannot be written at present, 2 bad
-    input, 3 no such Service, 4 no proxy answers.
+    Shows also where connections went. Exit codes: 0 shown, 1 the proxy cannot write rules now, 2
+    bad input, 3 no such Service, 4 no proxy answers.
     """
     if "/" in service:
         namespace, _, service = join_namespace(service, namespace).partition("/")
@@ -56,16 +61,16 @@ def status(
     from keepclose.proxy.status import ProxyStatus
 
     try:
-        found = msgspec.json.decode(text, type=ProxyStatus)
+        proxy_status = msgspec.json.decode(text, type=ProxyStatus)
     except msgspec.DecodeError as error:
-        fail(f"what answers at {address} is no keepclose proxy: {error}", code=ExitCode.UNREACHABLE)
+        _fail_foreign(address, str(error))
     if output is TableOrJson.JSON:
         echo_json(msgspec.Raw(text))
     else:
-        _print(found)
-    if not found.services and (service or namespace):
+        _print(proxy_status)
+    if not proxy_status.services and (service or namespace):
         fail("no such Service is routed on this node", code=ExitCode.NOTHING)
-    if any(one.failing for one in found.families.values()):
+    if any(family.failing for family in proxy_status.families.values()):
         sys.exit(1)
 
 
@@ -85,65 +90,68 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
             connection.close()
     except (OSError, ValueError, HTTPException) as error:
         fail(
-            f"no proxy answers at {address}: {error}; run this on a node "
-            "where keepclose proxy runs, or say with --metrics-address where it serves its pages",
+            f"no proxy answers at {address}: {error}; run this on a node where keepclose proxy "
+            "runs, or set --metrics-address to where it serves its pages",
             code=ExitCode.UNREACHABLE,
         )
     if answer.status != 200:
-        what = f"what answers at {address} is no keepclose proxy: status {answer.status}"
-        fail(what, code=ExitCode.UNREACHABLE)
+        _fail_foreign(address, f"status {answer.status}")
     if len(body) > MOST_BYTES:
-        what = f"what answers at {address} is no keepclose proxy: more than {MOST_BYTES >> 20} MiB"
-        fail(what, code=ExitCode.UNREACHABLE)
+        _fail_foreign(address, f"more than {MOST_BYTES >> 20} MiB")
     return body
 
 
-def _print(found: ProxyStatus) -> None:
+def _fail_foreign(address: str, why: str) -> NoReturn:
+    fail(f"the server at {address} is no keepclose proxy: {why}", code=ExitCode.UNREACHABLE)
+
+
+def _print(proxy_status: ProxyStatus) -> None:
     from keepclose.cli.render.screen import Line, Screen
 
     screen = Screen()
-    for line in _head(found):
+    for line in _head(proxy_status):
         screen.print(line)
-    for one in found.services:
+    for service in proxy_status.services:
         screen.print()
-        for line in _block(one, found):
+        for line in _block(service, is_counted=proxy_status.counted):
             screen.print(line)
-        for fix in dict.fromkeys(reason.fix for port in one.ports for reason in port.reasons):
+        for fix in dict.fromkeys(reason.fix for port in service.ports for reason in port.reasons):
             if fix:
-                # Never folded: a command that is broken into lines cannot be copied.
+                # Never wrapped: a command that is broken into lines cannot be copied.
                 screen.print(Line.assemble(("  fix", "dim"), f"  {fix}"), soft_wrap=True)
 
 
-def _head(found: ProxyStatus) -> list[Line]:
+def _head(proxy_status: ProxyStatus) -> list[Line]:
     from keepclose.cli.render.screen import Line
 
-    head = Line(f"node {found.node}", style="bold")
-    head.append(f"  {found.zone}" if found.zone else "  no zone", style="cyan")
+    head = Line(f"node {proxy_status.node}", style="bold")
+    head.append(f"  {proxy_status.zone}" if proxy_status.zone else "  no zone", style="cyan")
     lines = [head]
-    for family, one in found.families.items():
-        state = "rules cannot be written" if one.failing else "in effect"
-        if not one.synced and not one.failing:
+    for name, family in proxy_status.families.items():
+        state = "rules cannot be written" if family.failing else "in effect"
+        if not family.synced and not family.failing:
             state = "not written yet"
-        count = f"{one.service_ports} port" + ("" if one.service_ports == 1 else "s")
-        lines.append(Line(f"  {family}  {count}, {state}", style="red" if one.failing else ""))
+        count = f"{family.service_ports} port" + ("" if family.service_ports == 1 else "s")
+        lines.append(Line(f"  {name}  {count}, {state}", style="red" if family.failing else ""))
     return lines
 
 
-def _block(one: ServiceReport, found: ProxyStatus) -> list[Line]:
+def _block(service: ServiceReport, *, is_counted: bool) -> list[Line]:
     from keepclose.cli.render.screen import Line
 
-    lines = [Line(f"{one.namespace}/{one.name}", style="bold")]
-    for port in one.ports:
+    lines = [Line(f"{service.namespace}/{service.name}", style="bold")]
+    for port in service.ports:
         line = Line(f"  {_title(port)}  ")
         line.append(_MODES.get(port.mode, port.mode), style="cyan")
         lines.append(line.append(f"  {_uses(port)}"))
         lines += [Line(f"    {text}") for text in _zones(port)]
-    for message in dict.fromkeys(reason.message for port in one.ports for reason in port.reasons):
+    reasons = (reason for port in service.ports for reason in port.reasons)
+    for message in dict.fromkeys(reason.message for reason in reasons):
         lines.append(Line(f"  why  {message}", style="dim"))
-    if found.counted:
-        lines.append(Line(f"  went to  {_shares(one.connections)}"))
-    if one.unserved:
-        lines.append(Line(f"  unserved  {_unserved(one.unserved)}", style="red"))
+    if is_counted:
+        lines.append(Line(f"  went to  {_shares(service.connections)}"))
+    if service.unserved:
+        lines.append(Line(f"  unserved  {_unserved(service.unserved)}", style="red"))
     return lines
 
 
@@ -169,16 +177,17 @@ def _uses(port: PortStatus) -> str:
 
 
 def _zones(port: PortStatus) -> list[str]:
-    """Return a line a zone: the endpoints that are used there, and how many are not."""
+    """Return a line for each zone: the endpoints that are used there, and how many are not."""
     lines: list[str] = []
-    for zone in sorted({one.zone for one in port.endpoints}):
-        here = [one for one in port.endpoints if one.zone == zone]
-        used = [f"{one.address}" for one in here if one.used]
-        shown = ", ".join(used[:6]) + (f" and {len(used) - 6} more" if len(used) > 6 else "")
-        rest = len(here) - len(used)
+    for zone in sorted({endpoint.zone for endpoint in port.endpoints}):
+        in_zone = [endpoint for endpoint in port.endpoints if endpoint.zone == zone]
+        used = [f"{endpoint.address}" for endpoint in in_zone if endpoint.used]
+        more = len(used) - _SHOWN_ADDRESSES
+        shown = ", ".join(used[:_SHOWN_ADDRESSES]) + (f" and {more} more" if more > 0 else "")
+        unused = len(in_zone) - len(used)
         parts = [shown] if shown else []
-        if rest:
-            parts.append(f"{rest} not used")
+        if unused:
+            parts.append(f"{unused} not used")
         lines.append(f"{zone or 'no zone'}: {', '.join(parts)}")
     return lines
 

@@ -1,4 +1,9 @@
-"""`keepclose resolve`: what would happen to the Services in some files, by the pure core alone."""
+"""`keepclose resolve`: shows how Services in manifests would be routed, and why.
+
+Admits the objects as an API server would, plans their slices and selects endpoints for every node
+by the same decisions as controller and proxy. It writes nothing and asks no cluster. All problems
+of the files are reported at once, each with its line.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +38,8 @@ if TYPE_CHECKING:
 
 
 MOST_PROBLEMS: Final = 100
-"""How many problems of the files are told one by one, and how many warnings of each sort."""
-_READ = "keepclose resolve reads Node, Pod, Service, EndpointSlice and Endpoints"
+"""How many problems of the files are printed, and how many warnings of each sort."""
+_READ_KINDS: Final = "keepclose resolve reads Node, Pod, Service, EndpointSlice and Endpoints"
 
 
 def resolve(
@@ -45,8 +50,8 @@ def resolve(
             "-f",
             "--file",
             metavar="FILE",
-            help="YAML or JSON with Nodes, Pods, Services and EndpointSlices; a directory means "
-            "all manifests in it, - standard input. May be given several times.",
+            help="YAML or JSON with Nodes, Pods, Services and EndpointSlices; a directory stands "
+            "for all manifests in it, - for standard input. May be repeated.",
         ),
     ],
     feature_gates: Annotated[
@@ -62,7 +67,8 @@ def resolve(
             "-n",
             "--namespace",
             metavar="NAME",
-            help="Only Services of this namespace; default all, and default for --service.",
+            help="Only Services of this namespace; default: all namespaces, with --service the "
+            "namespace default.",
         ),
     ] = "",
     default_subsetting: Annotated[
@@ -75,14 +81,14 @@ def resolve(
         TopologyMode, typer.Option(help="Detection of Services on every node.")
     ] = TopologyMode.MANUAL,
     output: Annotated[
-        TableJsonOrYaml, typer.Option("-o", "--output", help="Form of the answer.")
+        TableJsonOrYaml, typer.Option("-o", "--output", help="Output format.")
     ] = TableJsonOrYaml.TABLE,
 ) -> None:
-    """Say what would happen to the Services in some files.
+    """Show how Services in manifests would be routed.
 
-    Mechanism, slices and hints, and what every node would use. Existing EndpointSlices among the
-    files are the state to start from. Nothing is written and no cluster is asked. Exit codes:
-    0 fine, 2 bad input, 3 nothing found.
+    Mechanism, slices and hints, and the endpoints that every node would use. EndpointSlices in the
+    files are the state to start from. Writes nothing and asks no cluster. Exit codes: 0 fine, 2 bad
+    input, 3 no such object.
     """
     from keepclose.advise.resolution import resolve_services as resolve_inventory
     from keepclose.cli.manifests.objects import load_manifests
@@ -100,14 +106,14 @@ def resolve(
     problems = [*manifests.problems, *problems]
     for problem in problems[:MOST_PROBLEMS]:
         say(*render(problem).splitlines(), err=True)
-    _tell_more(len(problems), "error", "problems")
+    _report_rest(len(problems), "error", "problems")
     if problems:
         raise typer.Exit(ExitCode.BAD_INPUT)
-    _warn(manifests)
+    _warn_of_objects(manifests)
     files = ", ".join("standard input" if path == "-" else path for path in file)
     key = _key(service, namespace)
     inventory = _narrow(inventory, key, namespace, files)
-    if node is not None and all(node != one.name for one in inventory.nodes):
+    if node is not None and all(node != other.name for other in inventory.nodes):
         fail(f"no Node {node} in {files}", code=ExitCode.NOTHING)
     _warn_of_missing_kinds(inventory, files)
     answer = resolve_inventory(inventory, settings=settings, service=key, node=node)
@@ -117,18 +123,18 @@ def resolve(
 def _narrow(
     inventory: Inventory, key: NamespacedName | None, namespace: str, files: str
 ) -> Inventory:
-    """Return the inventory with the Services that are asked about; ends the command without any."""
+    """Return the inventory with only the selected Services; ends the command if there are none."""
     from msgspec.structs import replace
 
     from keepclose.model.meta import find_near_names
 
     services = tuple(
-        one
-        for one in inventory.services
-        if key in (None, one.key) and namespace in ("", one.metadata.namespace)
+        service
+        for service in inventory.services
+        if key in (None, service.key) and namespace in ("", service.metadata.namespace)
     )
     if not services and key is not None:
-        near = find_near_names(key.name, (one.key for one in inventory.services))
+        near = find_near_names(key.name, (service.key for service in inventory.services))
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         fail(f"no Service {key} in {files}{hint}", code=ExitCode.NOTHING)
     if not services:
@@ -169,34 +175,35 @@ def _admit(manifests: Manifests) -> tuple[Inventory, list[InputProblem]]:
         admit_service,
         admit_slice,
     )
-    from keepclose.cli.manifests.objects import report
+    from keepclose.cli.manifests.objects import describe_problem
     from keepclose.model.endpointslice.types import EndpointSlice
     from keepclose.model.service.types import Service
     from keepclose.model.workload import Node, Pod
 
-    families = Inventory.of(one.object for one in manifests.objects).families()
+    families = Inventory.of(located.object for located in manifests.objects).families()
     admitted: list[object] = []
     problems: list[InputProblem] = []
     for located in manifests.objects:
         match located.object:
-            case Service() as one:
-                answer: object = admit_service(one, families)
-            case EndpointSlice() as piece:
-                answer = admit_slice(piece)
-            case Node() as machine:
-                answer = admit_node(machine)
+            case Service() as service:
+                result: object = admit_service(service, families)
+            case EndpointSlice() as endpoint_slice:
+                result = admit_slice(endpoint_slice)
+            case Node() as node:
+                result = admit_node(node)
             case Pod() as pod:
-                answer = admit_pod(pod)
-            case other:
-                answer = other
-        if isinstance(answer, list):
-            problems += [report(located, cause) for cause in answer]
+                result = admit_pod(pod)
+            case unchecked:
+                result = unchecked
+        if isinstance(result, list):
+            problems += [describe_problem(located, error) for error in result]
         else:
-            admitted.append(answer)
+            admitted.append(result)
     return Inventory.of(admitted), problems
 
 
-def _warn(manifests: Manifests) -> None:
+def _warn_of_objects(manifests: Manifests) -> None:
+    """Warn of Nodes without a zone and of kinds that are not read."""
     from difflib import get_close_matches
 
     from keepclose.cli.manifests.objects import place_of_object
@@ -214,43 +221,43 @@ def _warn(manifests: Manifests) -> None:
     ]
     for located, node in zoneless[:MOST_PROBLEMS]:
         say(
-            f"warning: Node {node.name}: {field}: not set, so it takes part in no zone",
+            f"warning: Node {node.name}: {field}: not set, so it belongs to no zone",
             f"         in {place_of_object(located, field)}",
             f"         kubectl label node {shlex.quote(node.name)} {ZONE_LABEL}=<zone>",
             err=True,
         )
-    _tell_more(len(zoneless), "warning", "Nodes without a zone")
+    _report_rest(len(zoneless), "warning", "Nodes without a zone")
     for kind, count in islice(manifests.ignored.items(), MOST_PROBLEMS):
         close = get_close_matches(kind, API_VERSIONS, n=1, cutoff=0.75)
-        hint = f"did you mean {close[0]}?" if close and close[0] != kind else _READ
+        hint = f"did you mean {close[0]}?" if close and close[0] != kind else _READ_KINDS
         say(
-            f"warning: {kind}: kind: not read, so {count} of them left out",
+            f"warning: {kind}: kind: not read, {count} of them ignored",
             f"         first in {manifests.ignored_at[kind]}",
             f"         {hint}",
             err=True,
         )
-    _tell_more(len(manifests.ignored), "warning", "kinds that are not read")
+    _report_rest(len(manifests.ignored), "warning", "kinds that are not read")
 
 
-def _tell_more(count: int, level: str, what: str) -> None:
-    """Say how many there are beyond those that were told one by one."""
+def _report_rest(count: int, level: str, what: str) -> None:
+    """Print how many there are beyond those that were printed."""
     if count > MOST_PROBLEMS:
         say(f"{level}: and {count - MOST_PROBLEMS:,} more {what}", err=True)
 
 
 def _warn_of_missing_kinds(inventory: Inventory, files: str) -> None:
-    """Say what a dump lacks, so that no answer is taken for one about the cluster."""
+    """Warn of kinds that the files lack: the answer then differs from that of the cluster."""
     from keepclose.advise.resolution import DUMP_COMMAND
 
     if not inventory.nodes:
         say(
             f"warning: Node: there are none in {files}, so no node routes a Service, and Pods that "
-            "have a node are left out",
+            "have a node are ignored",
             f"         {DUMP_COMMAND}",
             err=True,
         )
-    selecting = any(one.spec.selector for one in inventory.services)
-    if selecting and not inventory.pods and not inventory.slices:
+    has_selector = any(service.spec.selector for service in inventory.services)
+    if has_selector and not inventory.pods and not inventory.slices:
         say(
             f"warning: Pod: there are none in {files}, and no EndpointSlices, so Services have no "
             "endpoints",

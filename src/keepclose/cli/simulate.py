@@ -1,4 +1,8 @@
-"""`keepclose simulate`: what allocators do to traffic, over millions of inputs or over time."""
+"""`keepclose simulate`: scores allocators of endpoints to zones, over many inputs or over time.
+
+Declares the options of the three commands. Other modules parse them, run the algorithms, write
+files and render the results.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,8 @@ app = typer.Typer(
 )
 
 
-class Output(StrEnum):
-    """Forms of the answer."""
+class SimulationOutput(StrEnum):
+    """Output formats of a simulation."""
 
     TABLE = "table"
     JSON = "json"
@@ -27,7 +31,7 @@ class Output(StrEnum):
 
 
 class SliceModel(StrEnum):
-    """How endpoints that serve one zone are told apart from others."""
+    """How slices are counted: with slices of their own for each zone, or with hints."""
 
     KEP = "kep"
     HINTS = "hints"
@@ -52,7 +56,7 @@ InputFile = Annotated[
 ]
 SimulatedStartingThreshold = Annotated[
     float | None,
-    typer.Option(metavar="N", help="Endpoints for each zone from which on local divides."),
+    typer.Option(metavar="N", help="Endpoints per zone at which local begins to divide."),
 ]
 SimulatedOverloadThreshold = Annotated[
     float | None, typer.Option(metavar="X", help="Overload to keep below; 0.5 is 50 %.")
@@ -62,22 +66,22 @@ WeightList = Annotated[
     typer.Option(
         "--weights",
         metavar="IN,MAX,MEAN,SLICES",
-        help="What in-zone traffic, overload of the busiest, mean deviation and slices count in "
-        "the total; 0.45,0.20,0.20,0.15 as in KEP-2004 unless told.",
+        help="Weights of in-zone traffic, overload of the busiest, mean deviation and slices in "
+        "the total; default: 0.45,0.20,0.20,0.15 as in KEP-2004.",
     ),
 ]
 SliceModelChoice = Annotated[
     SliceModel | None,
     typer.Option(
-        help="Count slices for each zone (kep) or hints on ordinary slices (hints); each algorithm "
-        "has its own unless told.",
+        help="Count slices for each zone (kep) or hints on ordinary slices (hints); default: the "
+        "model of each algorithm.",
     ),
 ]
 SampleSize = Annotated[
-    int | None, typer.Option("--sample", metavar="N", help="Only so many inputs, drawn evenly.")
+    int | None, typer.Option("--sample", metavar="N", help="Use only N inputs, drawn evenly.")
 ]
-Seed = Annotated[int, typer.Option(metavar="S", help="Seed of everything drawn by lot.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave bad rows of the file out.")]
+SimulationSeed = Annotated[int, typer.Option(metavar="S", help="Seed of all random draws.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip bad rows of the file.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -90,8 +94,8 @@ def simulate(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="An algorithm, all (default) or published, the seven of KEP-2004; may be given "
-            "several times.",
+            help="An algorithm, all (default) or published, the seven of KEP-2004; may be "
+            "repeated.",
         ),
     ] = None,
     starting_threshold: SimulatedStartingThreshold = None,
@@ -99,7 +103,7 @@ def simulate(
     weights: WeightList = None,
     slice_model: SliceModelChoice = None,
     sample: SampleSize = None,
-    seed: Seed = 0,
+    seed: SimulationSeed = 0,
     output_file: Annotated[
         str | None,
         typer.Option(
@@ -114,9 +118,11 @@ def simulate(
         str | None,
         typer.Option(metavar="FILE.html", help="Write a page with charts, and churn too."),
     ] = None,
-    output: Annotated[Output, typer.Option("-o", help="Form of the answer.")] = Output.TABLE,
+    output: Annotated[
+        SimulationOutput, typer.Option("-o", help="Output format.")
+    ] = SimulationOutput.TABLE,
 ) -> None:
-    """Say what allocators do to traffic.
+    """Show what allocators do to traffic.
 
     In-zone share, overload, slices and a score. Exit codes: 0 fine, 2 bad input, 3 no inputs.
     """
@@ -149,14 +155,14 @@ def simulate(
     data = open_data(dataset, input_file, sample=sample, seed=seed, skip_bad=skip_bad)
     summaries = run_algorithms(data, choices, scored, outputs=outputs)
     seconds = time.perf_counter() - began
-    if report is not None or output is Output.HTML:
-        made = make_report(data, choices, summaries, scored, seconds=seconds, seed=seed)
-        write_report(made, report, to_stdout=output is Output.HTML)
-    if output is Output.JSON:
+    if report is not None or output is SimulationOutput.HTML:
+        page = make_report(data, choices, summaries, scored, seconds=seconds, seed=seed)
+        write_report(page, report, to_stdout=output is SimulationOutput.HTML)
+    if output is SimulationOutput.JSON:
         from keepclose.cli.render.simulate import simulated_document
 
         echo_json(simulated_document(choices, summaries, data, seconds))
-    elif output is Output.TABLE:
+    elif output is SimulationOutput.TABLE:
         from keepclose.cli.render.screen import Screen
         from keepclose.cli.render.simulate import print_summaries
 
@@ -176,22 +182,18 @@ def compare(
     weights: WeightList = None,
     slice_model: SliceModelChoice = None,
     sample: SampleSize = None,
-    seed: Seed = 0,
+    seed: SimulationSeed = 0,
     skip_bad: SkipBad = False,
     examples: Annotated[
-        int, typer.Option(metavar="N", help="So many inputs are shown for each side.")
+        int, typer.Option(metavar="N", help="How many inputs to show for each side.")
     ] = 5,
     write: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR", help="Write the examples as manifests that keepclose resolve opens."
-        ),
+        typer.Option(metavar="DIR", help="Write the examples as manifests for keepclose resolve."),
     ] = None,
-    output: Annotated[TableOrJson, typer.Option("-o", help="Form of the answer.")] = (
-        TableOrJson.TABLE
-    ),
+    output: Annotated[TableOrJson, typer.Option("-o", help="Output format.")] = (TableOrJson.TABLE),
 ) -> None:
-    """Say where two algorithms differ and why.
+    """Show where two algorithms differ and why.
 
     Shows the clearest inputs for either side. Exit codes: 0 fine, 2 bad input, 3 no inputs.
     """
@@ -246,26 +248,23 @@ def churn(
     *,
     scenario: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A scenario or all (default); may be given several times."
-        ),
+        typer.Option(metavar="NAME", help="A scenario or all (default); may be repeated."),
     ] = None,
     mechanism: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A mechanism or all (default); likewise."),
+        typer.Option(metavar="NAME", help="A mechanism or all (default); may be repeated."),
     ] = None,
     endpoints: Annotated[
-        int | None, typer.Option(metavar="N", help="Endpoints at the start, instead of its own.")
+        int | None,
+        typer.Option(metavar="N", help="Endpoints at the start; default: the scenario's."),
     ] = None,
-    seed: Seed = 0,
-    output: Annotated[TableOrJson, typer.Option("-o", help="Form of the answer.")] = (
-        TableOrJson.TABLE
-    ),
+    seed: SimulationSeed = 0,
+    output: Annotated[TableOrJson, typer.Option("-o", help="Output format.")] = (TableOrJson.TABLE),
 ) -> None:
-    """Say what mechanisms cost over time.
+    """Show what mechanisms cost over time.
 
-    Endpoints re-hinted, slices written, time in Random. Every step goes through the planner of the
-    controller. Exit codes: 0 fine, 2 bad input.
+    Endpoints re-hinted, slices written, time in Random. The controller's planner plans every step.
+    Exit codes: 0 fine, 2 bad input.
     """
     from msgspec.structs import replace
 
@@ -280,10 +279,10 @@ def churn(
     ]
     results = []
     for name in pick_names("scenario", scenario, tuple(SCENARIOS)):
-        one = SCENARIOS[name]
+        scene = SCENARIOS[name]
         if endpoints is not None:
-            one = replace(one, endpoints=endpoints)
-        results.append((one, compare_churn(mechanisms, one, seed)))
+            scene = replace(scene, endpoints=endpoints)
+        results.append((scene, compare_churn(mechanisms, scene, seed)))
     if output is TableOrJson.JSON:
         from keepclose.cli.render.simulate import churn_document
 
@@ -293,19 +292,19 @@ def churn(
     from keepclose.cli.render.simulate import print_churn
 
     console = Screen()
-    for number, (one, churns) in enumerate(results):
+    for number, (scene, churns) in enumerate(results):
         if number:
             console.print()
-        print_churn(console, one, churns)
+        print_churn(console, scene, churns)
 
 
 def _refuse_misplaced(ctx: typer.Context) -> None:
-    """End the command when options of simulate itself stand before another command."""
+    """End the command when options of simulate itself precede a subcommand."""
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE":
             option, command = parameter.opts[0], ctx.invoked_subcommand
             fail(
-                f"{option} stands before {command}, where it means nothing",
+                f"{option} precedes {command}, where it has no effect",
                 f"keepclose simulate {command} ... {option} ...",
             )

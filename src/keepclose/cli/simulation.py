@@ -1,7 +1,7 @@
-"""What the options of `keepclose simulate` mean: which algorithms, which inputs, which weights.
+"""Parses the options of `keepclose simulate`: algorithms, inputs and weights.
 
-Whatever is wrong ends the command here, with one block of what, where and how to mend it. Numbers
-and names are checked before anything heavy is loaded.
+An invalid option or input file ends the command here, with an error that says what is wrong, where,
+and how to fix it. Numbers and names are checked before the engine is loaded.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _VARIANTS: Final[dict[str, tuple[str, str | None]]] = {
     "balanced-weights": ("balanced", "weights"),
 }
 _WEIGHTS: Final = ("in-zone", "max overload", "mean overload", "slices")
-# The score is a sum of a hundred times each, and must stay a number.
+# The score is the sum of a hundred times each weight, and must not overflow.
 _LARGEST_WEIGHT: Final = 1_000_000
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """An algorithm as the user sees it: balanced comes in two variants."""
+class AlgorithmChoice(msgspec.Struct, frozen=True):
+    """An algorithm as the user names it; balanced has two variants."""
 
     name: str
     variant: str | None
@@ -52,7 +52,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The name for people."""
+        """The name in tables."""
         return f"{self.name} {self.variant}" if self.variant else self.name
 
     @property
@@ -67,11 +67,11 @@ def choose_algorithms(
     start: float | None = None,
     threshold: float | None = None,
     slice_model: str | None = None,
-) -> list[Choice]:
-    """Return the algorithms asked for, each once, in the order in which they are asked for.
+) -> list[AlgorithmChoice]:
+    """Return the algorithms that the names select, each once, in their order.
 
-    Names may stand for several, may be separated by commas, and may be those of the reference
-    simulator, such as LocalShared.
+    A name may be that of a group, or one of the reference simulator, such as LocalShared. Commas
+    may separate names.
     """
     from keepclose.simulate.algorithms import ALGORITHMS, PUBLISHED, find_algorithm
     from keepclose.simulate.row_loops import run_matrix
@@ -82,29 +82,29 @@ def choose_algorithms(
         fail(
             f"--overload-threshold: {threshold:g} is no positive number", "0.5 means 50 % overload"
         )
-    wanted: list[str] = []
+    selected: list[str] = []
     for name in (part.strip() for text in names for part in text.split(",")):
         if name == "all":
-            wanted += ALGORITHMS
+            selected += ALGORITHMS
         elif name == "published":
-            wanted += PUBLISHED
+            selected += PUBLISHED
         else:
-            wanted.append(_find_name(name, (*ALGORITHMS, *GROUPS)))
+            selected.append(_find_name(name, (*ALGORITHMS, *GROUPS)))
             if name == "balanced":
-                wanted.append("balanced-weights")
-    chosen = []
-    for name in dict.fromkeys(wanted):
+                selected.append("balanced-weights")
+    choices = []
+    for name in dict.fromkeys(selected):
         algorithm = find_algorithm(name, start=start, threshold=threshold)
         if slice_model is not None and algorithm.loop is run_matrix:
             algorithm = replace(algorithm, hints=slice_model == "hints")
         plain, variant = _VARIANTS.get(name, (name, None))
-        chosen.append(Choice(plain, variant, algorithm))
-    _warn_of_idle_options(chosen, start=start, threshold=threshold, slice_model=slice_model)
-    return chosen
+        choices.append(AlgorithmChoice(plain, variant, algorithm))
+    _warn_of_unused_options(choices, start=start, threshold=threshold, slice_model=slice_model)
+    return choices
 
 
 def parse_weights(text: str | None) -> Weights:
-    """Return the weights of the score; None gives those of the KEP."""
+    """Return the weights of the score; the default is that of KEP-2004."""
     from keepclose.simulate.summary import Weights
 
     if text is None:
@@ -159,19 +159,19 @@ def open_data(
         fail(str(error).partition(";")[0], error.fix)
 
 
-def pick_names(what: str, names: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the names asked for, each once; none, or all, gives every known one."""
-    asked = [part.strip() for text in names or ["all"] for part in text.split(",")]
+def pick_names(what: str, names: Sequence[str] | None, valid_names: Sequence[str]) -> list[str]:
+    """Return the names that the user gave, each once; no names, or all, give every valid name."""
+    parts = [part.strip() for text in names or ["all"] for part in text.split(",")]
     picked: list[str] = []
-    for name in asked:
-        if name != "all" and name not in known:
-            _fail_unknown(what, name, known)
-        picked += known if name == "all" else [name]
+    for name in parts:
+        if name != "all" and name not in valid_names:
+            _fail_unknown(what, name, valid_names)
+        picked += valid_names if name == "all" else [name]
     return list(dict.fromkeys(picked))
 
 
 def warn_of_slowness(data: DataSet) -> None:
-    """Tell when many inputs are about to run without the compiler."""
+    """Warn the user when many inputs are about to run without the compiler."""
     from keepclose.simulate.compiling import is_available
     from keepclose.simulate.datasets import MissingExtraError
     from keepclose.simulate.engine import FEW_ROWS
@@ -184,25 +184,25 @@ def warn_of_slowness(data: DataSet) -> None:
         )
 
 
-def _find_name(name: str, known: Sequence[str]) -> str:
+def _find_name(name: str, valid_names: Sequence[str]) -> str:
     # LocalShared of the reference simulator is local-shared here.
     plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()
     plain = _ALIASES.get(plain, plain)
     if plain.replace("-", "") == "sharedmultizone":
         plain = "shared-multizone"
-    if plain not in known:
-        _fail_unknown("algorithm", name, known)
+    if plain not in valid_names:
+        _fail_unknown("algorithm", name, valid_names)
     return plain
 
 
-def _fail_unknown(what: str, name: str, known: Sequence[str]) -> NoReturn:
-    close = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    fix = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+def _fail_unknown(what: str, name: str, valid_names: Sequence[str]) -> NoReturn:
+    close = get_close_matches(name.lower(), valid_names, n=1, cutoff=0.5)
+    fix = f"did you mean {close[0]}?" if close else f"there are {', '.join(valid_names)}"
     fail(f'unknown {what} "{name}"', fix)
 
 
-def _warn_of_idle_options(
-    chosen: Sequence[Choice],
+def _warn_of_unused_options(
+    choices: Sequence[AlgorithmChoice],
     *,
     start: float | None,
     threshold: float | None,
@@ -210,18 +210,18 @@ def _warn_of_idle_options(
 ) -> None:
     from keepclose.simulate.row_loops import run_matrix
 
-    idle = {
+    unaffected = {
         "--starting-threshold": start is not None
-        and [one for one in chosen if "start" not in one.algorithm.parameters],
+        and [choice for choice in choices if "start" not in choice.algorithm.parameters],
         "--overload-threshold": threshold is not None
-        and [one for one in chosen if "threshold" not in one.algorithm.parameters],
+        and [choice for choice in choices if "threshold" not in choice.algorithm.parameters],
         "--slice-model": slice_model is not None
-        and [one for one in chosen if one.algorithm.loop is not run_matrix],
+        and [choice for choice in choices if choice.algorithm.loop is not run_matrix],
     }
-    for option, choices in idle.items():
-        if choices and (len(choices) == len(chosen) or option == "--slice-model"):
-            titles = ", ".join(one.title for one in choices)
-            say(f"warning: {option} means nothing to {titles}", err=True)
+    for option, same in unaffected.items():
+        if same and (len(same) == len(choices) or option == "--slice-model"):
+            titles = ", ".join(choice.title for choice in same)
+            say(f"warning: {option} has no effect on {titles}", err=True)
 
 
 def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
@@ -245,24 +245,24 @@ def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
         say(*render(problem).splitlines(), err=True)
         raise typer.Exit(ExitCode.BAD_INPUT) from None
     if isinstance(inputs, RowError):
-        say(*_render_flaw(inputs, file), err=True)
+        say(*_render_row_error(inputs, file), err=True)
         raise typer.Exit(ExitCode.BAD_INPUT)
-    bad, flaws = inputs.condition.bad, inputs.condition.flaws
+    bad, row_errors = inputs.condition.bad, inputs.condition.flaws
     if bad and skip_bad:
-        first = f"the first in line {flaws[0].line}: {flaws[0].text}"
+        first = f"the first in line {row_errors[0].line}: {row_errors[0].text}"
         rows = "1 bad row" if bad == 1 else f"{bad:,} bad rows"
-        say(f"warning: {rows} left out of {InputPlace(file)}, {first}", err=True)
+        say(f"warning: {rows} of {InputPlace(file)} skipped, {first}", err=True)
     elif bad:
-        for flaw in flaws:
-            say(*_render_flaw(flaw, file), err=True)
-        if bad > len(flaws):
-            say(f"error: and {bad - len(flaws):,} more bad rows", err=True)
-        say("       --skip-bad goes on without them", err=True)
+        for row_error in row_errors:
+            say(*_render_row_error(row_error, file), err=True)
+        if bad > len(row_errors):
+            say(f"error: and {bad - len(row_errors):,} more bad rows", err=True)
+        say("       --skip-bad skips them", err=True)
         raise typer.Exit(ExitCode.BAD_INPUT)
     return inputs
 
 
-def _render_flaw(flaw: RowError, file: str) -> list[str]:
-    place = InputPlace(file, line=flaw.line, column=flaw.column)
-    subject = f"row {flaw.subject}" if flaw.subject else ""
-    return render(InputProblem(place, flaw.text, subject, flaw.fix)).splitlines()
+def _render_row_error(row_error: RowError, file: str) -> list[str]:
+    place = InputPlace(file, line=row_error.line, column=row_error.column)
+    subject = f"row {row_error.subject}" if row_error.subject else ""
+    return render(InputProblem(place, row_error.text, subject, row_error.fix)).splitlines()

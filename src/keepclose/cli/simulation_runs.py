@@ -1,4 +1,10 @@
-"""Running what `keepclose simulate` was asked for, and the page that it may leave behind."""
+"""Runs the algorithms of `keepclose simulate`, and writes results, reports and examples to files.
+
+No output file may overwrite the input or another output. Examples of a comparison become manifests,
+so that `keepclose resolve` can explain them endpoint by endpoint: each input is a cluster in a file
+of its own, and its Service requests the mechanism that is nearest to the algorithm. All names in
+manifests are generated here; no text from outside gets into a field.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +23,8 @@ from msgspec.structs import replace
 from keepclose.cli.exit import fail
 from keepclose.cli.render.output import echo_document, say
 from keepclose.cli.render.progress import shown_progress
-from keepclose.cli.render.simulate_html import COMPARED_ROWS, Report, render_report
-from keepclose.cli.simulation import Choice, warn_of_slowness
+from keepclose.cli.render.simulate_html import COMPARED_ROWS, SimulationReport, render_report
+from keepclose.cli.simulation import AlgorithmChoice, warn_of_slowness
 from keepclose.model.gates import Gate
 from keepclose.model.well_known import (
     EXCLUDED_NODE_LABELS,
@@ -45,35 +51,60 @@ _WORKER: Final = {"allocatable": {"cpu": "4"}, "conditions": _READY}
 _MOST_CHARACTERS: Final = 63
 
 
-def name_outputs(output: str | None, choices: Sequence[Choice]) -> list[Path]:
-    """Return the file of each algorithm's results; none where no file is named."""
+class _MechanismRequest(msgspec.Struct, frozen=True):
+    """The fields by which a Service requests a mechanism, and the gate that this needs."""
+
+    annotations: dict[str, str] = {}
+    distribution: str | None = None
+    gate: Gate | None = None
+
+
+_REQUESTS: Final = {
+    "same-zone": _MechanismRequest(distribution=PREFER_SAME_ZONE),
+    "kube-auto": _MechanismRequest({TOPOLOGY_MODE_ANNOTATION: "Auto"}),
+    "local": _MechanismRequest(
+        {SUBSETTING_ANNOTATION: Approach.PREFER.value}, gate=Gate.TOPOLOGY_AWARE_SUBSETTING
+    ),
+    "balanced": _MechanismRequest(
+        {TRAFFIC_DISTRIBUTION_ANNOTATION: "keepclose.dev/Balanced"},
+        gate=Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS,
+    ),
+}
+
+
+def name_outputs(output: str | None, choices: Sequence[AlgorithmChoice]) -> list[Path]:
+    """Return the result file of each algorithm; empty without an output option."""
     if output is None:
         return []
     path = Path(output)
     if len(choices) == 1:
         return [path]
-    # NB: a name such as / or .. has no stem to write behind.
+    # NB: a name such as / or .. has no stem to append to.
     if not path.name:
         fail(f"--output: {output} names no file")
     return [path.with_name(f"{path.stem}-{choice.slug}{path.suffix}") for choice in choices]
 
 
 def refuse_overwriting(source: str | None, outputs: Sequence[Path], report: str | None) -> None:
-    """End the command before it writes over its own input, or the page over the results."""
-    if report is not None and any(_is_same_file(Path(report), one) for one in outputs):
+    """End the command if a file would overwrite the input or another output."""
+    if report is not None and any(_is_same_file(Path(report), output) for output in outputs):
         fail("--report would overwrite the file of --output")
     if source is None:
         return
-    if any(_is_same_file(Path(source), one) for one in outputs):
+    if any(_is_same_file(Path(source), output) for output in outputs):
         fail("--output would overwrite the file of --input")
     if report is not None and _is_same_file(Path(source), Path(report)):
         fail("--report would overwrite the file of --input")
 
 
 def run_algorithms(
-    data: DataSet, choices: Sequence[Choice], weights: Weights, *, outputs: Sequence[Path] = ()
+    data: DataSet,
+    choices: Sequence[AlgorithmChoice],
+    weights: Weights,
+    *,
+    outputs: Sequence[Path] = (),
 ) -> list[Summary]:
-    """Return the summaries, and write the results of every input where files are named."""
+    """Return the summaries; with output files, write the results of every input too."""
     warn_of_slowness(data)
     algorithms = [choice.algorithm for choice in choices]
     with shown_progress(data.rows, "inputs") as advance:
@@ -81,7 +112,7 @@ def run_algorithms(
             return run_simulation(data, algorithms, weights=weights, progress=advance)
         try:
             with ExitStack() as stack:
-                files = [stack.enter_context(open_output(one)) for one in outputs]
+                files = [stack.enter_context(open_output(output)) for output in outputs]
                 written = list(zip(algorithms, files, strict=True))
                 return write_results(data, written, weights=weights, progress=advance)
         except BrokenPipeError:
@@ -92,48 +123,48 @@ def run_algorithms(
 
 def make_report(
     data: DataSet,
-    choices: Sequence[Choice],
+    choices: Sequence[AlgorithmChoice],
     summaries: Sequence[Summary],
     weights: Weights,
     *,
     seconds: float,
     seed: int,
-) -> Report:
-    """Return what the page shows: the answer, the best against the others, and churn."""
-    some = data
+) -> SimulationReport:
+    """Return the content of the page: the summaries, the best against the others, and churn."""
+    compared = data
     if data.rows > COMPARED_ROWS:
-        some = Sample(data, rows=COMPARED_ROWS, seed=seed)
+        compared = Sample(data, rows=COMPARED_ROWS, seed=seed)
     means = {
-        place: one.figures.total.mean
-        for place, one in enumerate(summaries)
-        if one.figures is not None
+        index: summary.figures.total.mean
+        for index, summary in enumerate(summaries)
+        if summary.figures is not None
     }
     best = max(means, key=means.__getitem__, default=0)
     named = [replace(choice.algorithm, name=choice.title) for choice in choices]
-    return Report(
+    return SimulationReport(
         command=shlex.join(["keepclose", *sys.argv[1:]]),
         choices=choices,
         summaries=summaries,
         dataset=data,
         seconds=seconds,
         comparisons=[
-            compare(some, named[best], named[place], weights=weights)
-            for place in means
-            if place != best
+            compare(compared, named[best], named[index], weights=weights)
+            for index in means
+            if index != best
         ],
-        compared_rows=some.rows,
+        compared_rows=compared.rows,
         scenario=REPORTED_SCENARIO,
         churns=compare_churn(MECHANISMS.values(), REPORTED_SCENARIO, seed),
     )
 
 
-def write_report(report: Report, file: str | None, *, to_stdout: bool) -> None:
+def write_report(report: SimulationReport, file: str | None, *, to_stdout: bool) -> None:
     """Write the page into a file, to standard output, or both."""
     page = render_report(report)
     if file is not None:
         try:
-            with open_output(Path(file)) as opened:
-                opened.write(page.encode())
+            with open_output(Path(file)) as stream:
+                stream.write(page.encode())
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -143,45 +174,14 @@ def write_report(report: Report, file: str | None, *, to_stdout: bool) -> None:
         echo_document(page)
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
-    """Return whether two names lead to one file; a device or a pipe keeps nothing to overwrite."""
-    if one == other:
-        return not one.exists() or one.is_file()
-    try:
-        return one.is_file() and one.samefile(other)
-    except (OSError, ValueError):
-        return False
-
-
-class Wish(msgspec.Struct, frozen=True):
-    """How a Service asks for a mechanism, and the gate that it needs."""
-
-    annotations: dict[str, str] = {}
-    distribution: str | None = None
-    gate: Gate | None = None
-
-
-_WISHES: Final = {
-    "same-zone": Wish(distribution=PREFER_SAME_ZONE),
-    "kube-auto": Wish({TOPOLOGY_MODE_ANNOTATION: "Auto"}),
-    "local": Wish(
-        {SUBSETTING_ANNOTATION: Approach.PREFER.value}, gate=Gate.TOPOLOGY_AWARE_SUBSETTING
-    ),
-    "balanced": Wish(
-        {TRAFFIC_DISTRIBUTION_ANNOTATION: "keepclose.dev/Balanced"},
-        gate=Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS,
-    ),
-}
-
-
 def write_examples(folder: Path, comparison: Comparison) -> list[str]:
-    """Write a file for each example of a comparison; return the commands that open them.
+    """Write a manifest for each example of a comparison; return the commands that resolve them.
 
-    The folder is made if it is not there. Raises OSError when something cannot be written.
+    Creates the folder. Raises OSError when a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wish = _find_wish(comparison)
-    gates = f" --feature-gates {wish.gate}=true" if wish.gate else ""
+    request = _find_request(comparison)
+    gates = f" --feature-gates {request.gate}=true" if request.gate else ""
     commands = []
     for side, examples in (
         (comparison.first, comparison.best),
@@ -191,22 +191,47 @@ def write_examples(folder: Path, comparison: Comparison) -> list[str]:
             name = f"{side}-{number}"
             file = folder / f"{name}.yaml"
             command = f"keepclose resolve -f {file}{gates}"
-            text = _render(example, comparison, name=name, wish=wish, command=command)
+            text = _render(example, comparison, name=name, request=request, command=command)
             file.write_text(text, encoding="utf-8")
             commands.append(command)
     return commands
 
 
-def _find_wish(comparison: Comparison) -> Wish:
-    """Return the mechanism of the first algorithm that has one, else none."""
+def name_zones(zones: Sequence[str]) -> list[str]:
+    """Return a different valid label value for each zone."""
+    names: list[str] = []
+    for zone in zones:
+        name = re.sub(r"[^a-z0-9]+", "-", zone.lower()).strip("-")[: _MOST_CHARACTERS - 8]
+        name = name.strip("-") or "zone"
+        names.append(name if name not in names else f"{name}-{len(names) + 1}")
+    return names
+
+
+def _is_same_file(first: Path, second: Path) -> bool:
+    """Return whether two paths name one file; a device or a pipe holds nothing to overwrite."""
+    if first == second:
+        return not first.exists() or first.is_file()
+    try:
+        return first.is_file() and first.samefile(second)
+    except (OSError, ValueError):
+        return False
+
+
+def _find_request(comparison: Comparison) -> _MechanismRequest:
+    """Return the mechanism of the first algorithm that has one, or an empty request."""
     for algorithm in (comparison.first, comparison.second):
-        if algorithm in _WISHES:
-            return _WISHES[algorithm]
-    return Wish()
+        if algorithm in _REQUESTS:
+            return _REQUESTS[algorithm]
+    return _MechanismRequest()
 
 
 def _render(
-    example: Example, comparison: Comparison, *, name: str, wish: Wish, command: str
+    example: Example,
+    comparison: Comparison,
+    *,
+    name: str,
+    request: _MechanismRequest,
+    command: str,
 ) -> str:
     scores = (
         f"{comparison.first} {example.first[0]:.2f}, {comparison.second} {example.second[0]:.2f}"
@@ -219,20 +244,10 @@ def _render(
         "items:",
     ]
     zones = name_zones(comparison.zones)
-    objects = [*_make_nodes(example, zones, name), _make_service(name, wish)]
+    objects = [*_make_nodes(example, zones, name), _make_service(name, request)]
     objects += _make_pods(example, zones, name)
-    # Every object stands in a line of its own, as JSON, which is YAML too.
-    return "\n".join([*lines, *(f"- {json.dumps(one)}" for one in objects)]) + "\n"
-
-
-def name_zones(zones: Sequence[str]) -> list[str]:
-    """Return names that can stand in a label, different for each zone."""
-    made: list[str] = []
-    for zone in zones:
-        name = re.sub(r"[^a-z0-9]+", "-", zone.lower()).strip("-")[: _MOST_CHARACTERS - 8]
-        name = name.strip("-") or "zone"
-        made.append(name if name not in made else f"{name}-{len(made) + 1}")
-    return made
+    # Every object is one line of JSON, which is YAML too.
+    return "\n".join([*lines, *(f"- {json.dumps(obj)}" for obj in objects)]) + "\n"
 
 
 def _make_nodes(example: Example, zones: list[str], name: str) -> Iterator[dict[str, Any]]:
@@ -240,7 +255,7 @@ def _make_nodes(example: Example, zones: list[str], name: str) -> Iterator[dict[
         for number in range(1, count + 1):
             yield _make_node(f"{name}-{zone}-n{number}", {ZONE_LABEL: zone})
         if count == 0 and endpoints:
-            # A zone without nodes of its own traffic: the pods run on one that sends none.
+            # A zone whose nodes send no traffic: the pods run on an excluded node.
             labels = {ZONE_LABEL: zone, EXCLUDED_NODE_LABELS[0]: ""}
             yield _make_node(f"{name}-{zone}-n1", labels)
 
@@ -250,23 +265,23 @@ def _make_node(name: str, labels: dict[str, str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": _WORKER}
 
 
-def _make_service(name: str, wish: Wish) -> dict[str, Any]:
+def _make_service(name: str, request: _MechanismRequest) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "selector": {"example": name},
         "ports": [{"name": "http", "port": 80, "targetPort": 8080}],
     }
-    if wish.distribution is not None:
-        spec["trafficDistribution"] = wish.distribution
+    if request.distribution is not None:
+        spec["trafficDistribution"] = request.distribution
     metadata: dict[str, Any] = {"name": name, "namespace": EXAMPLE_NAMESPACE}
-    if wish.annotations:
-        metadata["annotations"] = wish.annotations
+    if request.annotations:
+        metadata["annotations"] = request.annotations
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 
 def _make_pods(example: Example, zones: list[str], name: str) -> Iterator[dict[str, Any]]:
     number = 0
     for zone, nodes, endpoints in zip(zones, example.nodes, example.endpoints, strict=True):
-        for place in range(endpoints):
+        for index in range(endpoints):
             number += 1
             ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
             yield {
@@ -277,7 +292,7 @@ def _make_pods(example: Example, zones: list[str], name: str) -> Iterator[dict[s
                     "namespace": EXAMPLE_NAMESPACE,
                     "labels": {"example": name},
                 },
-                "spec": {"nodeName": f"{name}-{zone}-n{place % max(1, nodes) + 1}"},
+                "spec": {"nodeName": f"{name}-{zone}-n{index % max(1, nodes) + 1}"},
                 "status": {"phase": "Running", "podIPs": [{"ip": ip}], "conditions": _READY},
             }
 

@@ -1,4 +1,7 @@
-"""`keepclose traffic`: real connections to a Service of a running lab, and where they went."""
+"""`keepclose traffic`: opens real connections to a Service of a running lab, and shows their zones.
+
+The lab opens the connections and judges them; this command asks it and renders the report.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ import typer
 
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab
 from keepclose.cli.options import DirectionOption, join_namespace
-from keepclose.cli.render.output import AnswerForm, TableOrJson, echo_json
+from keepclose.cli.render.output import OutputFormat, TableOrJson, echo_json
 
 if TYPE_CHECKING:
     from keepclose.cli.render.progress import Advance
 
 
 class Family(StrEnum):
-    """Address families."""
+    """The address families of a Service."""
 
     IPV4 = "ipv4"
     IPV6 = "ipv6"
@@ -42,7 +45,7 @@ def traffic(
         typer.Option(
             "--from",
             metavar="ZONE|NODE|POD|outside",
-            help="Who connects: all nodes of a zone, one node, one pod, or the host outside. "
+            help="The clients: all nodes of a zone, one node, one pod, or the host outside. "
             "Default: every zone.",
         ),
     ] = "",
@@ -65,14 +68,14 @@ def traffic(
         typer.Option(help="Connect from outside to this address of the Service."),
     ] = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Show node to node too.")] = False,
-    output: AnswerForm = TableOrJson.TABLE,
+    output: OutputFormat = TableOrJson.TABLE,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Open real connections to a Service, and show where they go.
 
-    Beside it stands where they should go. Exit codes: 0 all as expected, 1 connections failed or
-    went elsewhere, 2 bad input, 3 no such Service or nothing to connect to, 4 no cluster runs, 5
-    the cluster has no packets.
+    The table shows the expected shares beside the measured ones. Exit codes: 0 all as expected, 1
+    connections failed or went elsewhere, 2 bad input, 3 no such Service or nothing to connect to,
+    4 no cluster runs, 5 the cluster has no packets.
     """
     params = {
         "service": join_namespace(service, namespace),
@@ -84,25 +87,25 @@ def traffic(
         "via": via.value if via else "",
     }
     with ExitStack() as stack:
-        document = ask_lab(data_dir, "traffic", params, on_tell=_Bar(stack).hear)
+        document = ask_lab(data_dir, "traffic", params, on_progress=_LazyBar(stack).show)
     is_fine = _show(document, output, by_node=nodes)
     raise typer.Exit(ExitCode.OK if is_fine else ExitCode.FOUND)
 
 
-class _Bar:
-    """A bar that appears with the first news, which tells how much there is to do."""
+class _LazyBar:
+    """A progress bar that appears with the first progress report, which holds the total."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._advance: Advance | None = None
 
-    def hear(self, news: dict[str, Any]) -> None:
+    def show(self, progress: dict[str, Any]) -> None:
         """Show how much is done."""
         from keepclose.cli.render.progress import shown_progress
 
         if self._advance is None:
-            self._advance = self._stack.enter_context(shown_progress(news["of"], "connections"))
-        self._advance(news["done"])
+            self._advance = self._stack.enter_context(shown_progress(progress["of"], "connections"))
+        self._advance(progress["done"])
 
 
 def _show(document: dict[str, Any], output: TableOrJson, *, by_node: bool) -> bool:

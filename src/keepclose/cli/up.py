@@ -1,4 +1,9 @@
-"""`keepclose up` and `keepclose down`: a multi-zone cluster on this machine."""
+"""`keepclose up` and `keepclose down`: a multi-zone cluster on this machine.
+
+`up` reads options and manifests, starts the cluster in `lab.cluster`, prints each step of the start
+and then the commands to try. `down` stops the cluster, also one whose process was killed. Without
+--data-dir nothing outlives the cluster.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from keepclose.cli.render.output import say
 from keepclose.model.json_values import JsonObject
 
 if TYPE_CHECKING:
-    from keepclose.cli.manifests.documents import DocumentError, Draft
+    from keepclose.cli.manifests.documents import DocumentError, RawObject
     from keepclose.lab.cluster.data_dir import ClusterState, Home
     from keepclose.lab.cluster.programs import ClusterLayout
     from keepclose.lab.cluster.supervisor import ClusterSettings, StartStep
@@ -47,7 +52,7 @@ def up(
     ] = "",
     manifest: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="Apply this instead of the demo; may be repeated."),
+        typer.Option(metavar="FILE", help="Apply this manifest, not the demo; may be repeated."),
     ] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the API server; 0 takes any free one.")
@@ -57,7 +62,7 @@ def up(
         typer.Option(
             metavar="DIR",
             envvar="KEEPCLOSE_DATA_DIR",
-            help="Keep the cluster's objects here, so that the next up goes on with them. "
+            help="Keep the cluster's objects here, so that the next up continues with them. "
             "Default: ~/.keepclose, removed when the cluster ends.",
         ),
     ] = None,
@@ -67,25 +72,26 @@ def up(
 ) -> None:
     """Run a multi-zone Kubernetes cluster on this machine, with real packets.
 
-    API server, EndpointSlice controller, and for every node a network namespace with a proxy, for
-    every pod one with a listener. Without root it uses a user namespace. Runs until Ctrl-C or
-    keepclose down, and leaves nothing behind. Exit codes: 0 stopped, 1 failed, 2 bad input.
+    Starts an API server, the EndpointSlice controller, a network namespace with a proxy for every
+    node, and one with a listener for every pod. Without root it uses a user namespace. Runs until
+    Ctrl-C or keepclose down, and leaves nothing behind. Exit codes: 0 stopped, 1 failed, 2 bad
+    input.
     """
     from msgspec.structs import replace
 
     from keepclose.lab.cluster.programs import LAB_GATES, ClusterLayout
 
     layout = ClusterLayout(zones, nodes_per_zone)
-    flaws = layout.flaws()
-    if flaws:
-        fail("; ".join(flaws))
+    errors = layout.flaws()
+    if errors:
+        fail("; ".join(errors))
     gates = read_gates(feature_gates, emulated_version=emulated_version, defaults=LAB_GATES)
-    drafts = _read_drafts(manifest)
-    objects = tuple(draft.value for _, draft in drafts)
+    raw_objects = _read_raw_objects(manifest)
+    objects = tuple(raw_object.value for _, raw_object in raw_objects)
     settings = _make_settings(_home(data_dir), layout, gates, port, objects)  # type: ignore[arg-type]
-    settings = replace(settings, locate=lambda index, field: _place(*drafts[index], field))
+    settings = replace(settings, locate=lambda index, field: _place(*raw_objects[index], field))
     if not manifest:
-        # What people changed or deleted of the demo stays so.
+        # The demo goes into an empty store only: the user may have changed or deleted its objects.
         settings = replace(settings, only_into_empty=True)
     if not detach:
         sys.exit(_run(settings))
@@ -146,7 +152,7 @@ def _make_settings(
             raise
         fail(
             f"{error.name} is not installed, and keepclose needs it",
-            "install it again, from its wheel or its source",
+            "reinstall keepclose from its wheel or its source",
         )
     return ClusterSettings(home=home, layout=layout, gates=gates, port=port, objects=objects)
 
@@ -158,8 +164,8 @@ def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None)
 
     def ready(state: ClusterState) -> None:
         _show_ready(state, settings, detached=say_ready is not None)
-        # What happens from now on belongs into a file, not between the lines of a person's shell.
-        _write_errors_to(settings.home.logs / "up.log", output_too=say_ready is not None)
+        # Later messages go to a file: the user's shell has the terminal again.
+        _redirect_errors(settings.home.logs / "up.log", output_too=say_ready is not None)
         if say_ready is not None:
             say_ready()
 
@@ -205,22 +211,22 @@ def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: boo
 
 
 def _say(*lines: str) -> None:
-    """Print, also to somebody who has stopped reading: the cluster is worth more than its words."""
+    """Print lines; a closed standard output does not end the cluster."""
     with suppress(BrokenPipeError):
         say(*lines)
 
 
 def _first_service(objects: tuple[JsonObject, ...]) -> str:
-    """Return how to name the first Service among objects, or what to put in its place."""
-    for one in objects:
-        if one["kind"] == "Service":
-            meta = one["metadata"]
+    """Return the name of the first Service among objects, or a placeholder."""
+    for obj in objects:
+        if obj["kind"] == "Service":
+            meta = obj["metadata"]
             return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else meta["name"]
     return "SERVICE"
 
 
 def _kubectl_hint() -> str:
-    """Return how to get kubectl, as a comment behind a command, or "" where it is there."""
+    """Return a comment that says how to get kubectl, or "" where it is installed."""
     from shutil import which
 
     if which("kubectl"):
@@ -230,7 +236,8 @@ def _kubectl_hint() -> str:
     )
 
 
-def _write_errors_to(log: Path, *, output_too: bool) -> None:
+def _redirect_errors(log: Path, *, output_too: bool) -> None:
+    """Send standard error to a log from now on, and with `output_too` standard output as well."""
     from keepclose.system.private_files import open_append
 
     with suppress(BrokenPipeError):
@@ -239,42 +246,42 @@ def _write_errors_to(log: Path, *, output_too: bool) -> None:
     os.dup2(file, 2)
     if output_too:
         os.dup2(file, 1)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
     os.close(file)
 
 
-def _read_drafts(paths: list[str] | None) -> list[tuple[str, Draft]]:
+def _read_raw_objects(paths: list[str] | None) -> list[tuple[str, RawObject]]:
     """Return the objects of manifests with their files, or those of the demo.
 
-    Ends the command at the first flaw.
+    Ends the command at the first error.
     """
-    from keepclose.cli.manifests.documents import Draft, read_documents
+    from keepclose.cli.manifests.documents import RawObject, read_documents
     from keepclose.lab.cluster.readiness import flaw_of
 
     if not paths:
         texts = {"demo": files("keepclose.lab.cluster").joinpath("demo.yaml").read_text("utf-8")}
     else:
         texts = {path: _read_text(path) for path in paths}
-    drafts: list[tuple[str, Draft]] = []
+    raw_objects: list[tuple[str, RawObject]] = []
     for path, text in texts.items():
-        for found in read_documents(text, is_json=path.endswith(".json")):
-            flaw = flaw_of(found.value) if isinstance(found, Draft) else found.message
-            if flaw or not isinstance(found, Draft):
-                fail(flaw, _place(path, found))
-            drafts.append((path, found))
-    return drafts
+        for entry in read_documents(text, is_json=path.endswith(".json")):
+            error = flaw_of(entry.value) if isinstance(entry, RawObject) else entry.message
+            if error or not isinstance(entry, RawObject):
+                fail(error, _place(path, entry))
+            raw_objects.append((path, entry))
+    return raw_objects
 
 
-def _place(path: str, found: Draft | DocumentError, field: str = "") -> str:
-    """Return where an object stands in its file, or the given field of it."""
-    from keepclose.cli.manifests.documents import Draft, line_of
+def _place(path: str, entry: RawObject | DocumentError, field: str = "") -> str:
+    """Return the place of an object in its file, or of the given field of it."""
+    from keepclose.cli.manifests.documents import RawObject, line_of
 
-    line = found.line
-    if isinstance(found, Draft) and found.source is not None and field:
-        line = line_of(found.source, field)
-    where = f"in {path}, document {found.document}"
+    line = entry.line
+    if isinstance(entry, RawObject) and entry.source is not None and field:
+        line = line_of(entry.source, field)
+    where = f"in {path}, document {entry.document}"
     return where if line is None else f"{where}, line {line}"
 
 

@@ -1,8 +1,10 @@
-"""Texts of YAML or JSON into plain values, each with the stretch of text on which it stands.
+"""Splits YAML or JSON texts into plain values, each with the span of text that holds it.
 
-One broken document does not hide the others, and Lists are taken apart into their items. A text is
-parsed once; the line of a field is found later, by parsing again only the object that has a
-problem. Nothing here raises: what cannot be read comes back as a `Flaw`.
+An invalid document does not hide the others, and Lists are split into their items. A text is parsed
+once; the line of a field is found later, by parsing again only the object that has a problem. JSON
+is read more strictly than by Python: without NaN and halves of characters, and repeated keys are
+reported, since the last one would win silently. Nothing here raises: a document that cannot be read
+becomes a `DocumentError`.
 """
 
 from __future__ import annotations
@@ -22,14 +24,20 @@ from keepclose.cli.manifests.yaml_tree import Unreadable, build_value, compose_t
 from keepclose.model.decoding import path_steps
 from keepclose.model.json_values import JsonDepthError, check_depth
 
-# Kubernetes has whole numbers of 64 bits at most, and quantities with some more digits.
-_DIGITS_MAX: Final = 64
-# Larger JSON was made by a program: its lines are not worth the time to find them.
+# Larger JSON was written by a program: its lines are not worth the time to find them.
 JSON_LINES_MAX: Final = 1 << 20
+# Kubernetes has integers of 64 bits at most, and quantities with some more digits.
+_DIGITS_MAX: Final = 64
+_blanks = re.compile(r"[ \t\r\n]*")
+_surrogate = re.compile(r"\\u[dD][89a-fA-F]")
+_starts_like_json = re.compile(r'\s*(?:\{\s*["}]|\[)').match
+_document_start = re.compile(r"^---(?=\s|\Z)", re.MULTILINE)
+_Item = tuple[int | None, Node, dict[str, str]]
+"""The index in a List, the node of an object, and the fields that it inherits from the List."""
 
 
 class JsonText(msgspec.Struct, frozen=True):
-    """One value with its text and first line; `repeated` is a key that stood twice, or ""."""
+    """One value with its text and first line; `repeated` is a duplicate key, or ""."""
 
     text: str
     line: int
@@ -38,7 +46,7 @@ class JsonText(msgspec.Struct, frozen=True):
 
 
 class JsonError(msgspec.Struct, frozen=True):
-    """What is wrong with a text; lines and columns count from 1."""
+    """A syntax error of a JSON text; lines and columns count from 1."""
 
     message: str
     line: int
@@ -46,7 +54,7 @@ class JsonError(msgspec.Struct, frozen=True):
 
 
 def split_json(text: str) -> tuple[list[JsonText], JsonError | None]:
-    """Return the values in a text, one after another, and the error that ended the reading."""
+    """Return the values of a text in their order, and the error that ended the reading."""
     repeated: list[str] = []
 
     def collect(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -67,7 +75,7 @@ def split_json(text: str) -> tuple[list[JsonText], JsonError | None]:
             value, end = decoder.raw_decode(text, position)
             check_depth(value, text)
             if _surrogate.search(text, position, end):
-                # NB: Python keeps half a character, which then cannot be written anywhere.
+                # NB: Python accepts a lone surrogate, which then cannot be encoded.
                 msgspec.json.encode(value)
         except (ValueError, RecursionError) as error:
             return documents, _explain(error, line)
@@ -79,42 +87,8 @@ def split_json(text: str) -> tuple[list[JsonText], JsonError | None]:
     return documents, None
 
 
-def _explain(error: ValueError | RecursionError, line: int) -> JsonError:
-    match error:
-        case json.JSONDecodeError():
-            text = f"{error.msg[:1].lower()}{error.msg[1:]}".replace("expecting", "expected")
-            return JsonError(f"not valid JSON: {text}", error.lineno, error.colno)
-        case UnicodeEncodeError():
-            text = "a text holds half of a character (a lone surrogate)"
-        case RecursionError() | JsonDepthError():
-            text = "nested too deeply"
-        case _:
-            text = str(error)
-    return JsonError(f"not valid JSON: {text}", line)
-
-
-_blanks = re.compile(r"[ \t\r\n]*")
-_surrogate = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def _blanks_end(text: str, position: int) -> int:
-    match = _blanks.match(text, position)
-    return match.end() if match else position
-
-
-def _read_int(digits: str) -> int:
-    # NB: Python reads a number in quadratic time, and up to 4,300 digits only.
-    if len(digits) > _DIGITS_MAX:
-        raise ValueError(f"a number of {len(digits):,} digits; at most {_DIGITS_MAX} can be read")
-    return int(digits)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
 class Source(msgspec.Struct, frozen=True):
-    """The stretch of text that holds one object; `line` is its first line, from 1."""
+    """The span of text that holds one object; `line` is its first line, from 1."""
 
     text: str
     start: int
@@ -123,8 +97,8 @@ class Source(msgspec.Struct, frozen=True):
     line: int
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """A value that should become an object; `item` is its index when it stood in a List."""
+class RawObject(msgspec.Struct, frozen=True):
+    """A decoded value that is not yet checked to be an object; `item` is its index in a List."""
 
     document: int
     value: object
@@ -134,7 +108,7 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class DocumentError(msgspec.Struct, frozen=True):
-    """Something that cannot be read; lines and columns count from 1."""
+    """A document or item that cannot be read; lines and columns count from 1."""
 
     document: int
     message: str
@@ -144,11 +118,11 @@ class DocumentError(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-def read_documents(text: str, *, is_json: bool) -> list[Draft | DocumentError]:
-    """Return the values and flaws of a text in their order; empty documents give nothing.
+def read_documents(text: str, *, is_json: bool) -> list[RawObject | DocumentError]:
+    """Return the values and errors of a text in their order; empty documents are skipped.
 
-    A text that is not said to be JSON may still be: one that starts like it is tried as JSON first,
-    because several objects one after another are legal there and not in YAML.
+    A text that starts like JSON is tried as JSON first, whatever its file name, because several
+    objects in a row are valid there and not in YAML.
     """
     if not is_json and not _starts_like_json(text):
         return list(_read_yaml(text))
@@ -156,14 +130,14 @@ def read_documents(text: str, *, is_json: bool) -> list[Draft | DocumentError]:
     if is_json or well_formed:
         return from_json
     from_yaml = list(_read_yaml(text))
-    return from_yaml if any(isinstance(one, Draft) for one in from_yaml) else from_json
+    return from_yaml if any(isinstance(entry, RawObject) for entry in from_yaml) else from_json
 
 
 def line_of(source: Source, field: str, value: object = None) -> int:
-    """Return the line of a field, or of the nearest thing around it that the text has.
+    """Return the line of a field, or of the nearest enclosing field that the text has.
 
-    Of a map, the member that has `value` as its key or value is meant: the API reports bad labels
-    at their map.
+    If the field is a map, return the line of the member whose key or value is `value`: the API
+    server reports invalid labels at their map.
     """
     node = _parse_again(source)
     if node is None:
@@ -186,20 +160,46 @@ def line_of(source: Source, field: str, value: object = None) -> int:
     return source.line + line
 
 
+def _explain(error: ValueError | RecursionError, line: int) -> JsonError:
+    match error:
+        case json.JSONDecodeError():
+            text = f"{error.msg[:1].lower()}{error.msg[1:]}".replace("expecting", "expected")
+            return JsonError(f"not valid JSON: {text}", error.lineno, error.colno)
+        case UnicodeEncodeError():
+            text = "a text holds half of a character (a lone surrogate)"
+        case RecursionError() | JsonDepthError():
+            text = "nested too deeply"
+        case _:
+            text = str(error)
+    return JsonError(f"not valid JSON: {text}", line)
+
+
+def _blanks_end(text: str, position: int) -> int:
+    match = _blanks.match(text, position)
+    return match.end() if match else position
+
+
+def _read_int(digits: str) -> int:
+    # NB: Python parses an integer in quadratic time, and up to 4,300 digits only.
+    if len(digits) > _DIGITS_MAX:
+        raise ValueError(f"a number of {len(digits):,} digits; at most {_DIGITS_MAX} can be read")
+    return int(digits)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
 @lru_cache(maxsize=8)
 def _parse_again(source: Source) -> Node | None:
-    # An alias to a text outside of the object cannot be resolved here; then its first line must do.
+    # An alias to an anchor outside of the object cannot be resolved; its first line must do then.
     tree = compose_tree(" " * source.column + source.text[source.start : source.end])
     return None if isinstance(tree, Unreadable) else tree
 
 
-_starts_like_json = re.compile(r'\s*(?:\{\s*["}]|\[)').match
-_document_start = re.compile(r"^---(?=\s|\Z)", re.MULTILINE)
-
-
-def _read_yaml(text: str) -> Iterator[Draft | DocumentError]:
-    # NB: "---" at the start of a line ends a document even inside of a quoted text, so the split
-    # is exact, and what follows a broken document can still be read.
+def _read_yaml(text: str) -> Iterator[RawObject | DocumentError]:
+    # NB: "---" at the start of a line ends a document even inside quotes, so the split is exact,
+    # and documents after an invalid one can still be read.
     starts = [match.start() for match in _document_start.finditer(text)]
     number, line = 0, 1
     for start, end in pairwise([0, *starts, len(text)]):
@@ -213,31 +213,31 @@ def _read_yaml(text: str) -> Iterator[Draft | DocumentError]:
 
 
 def _is_blank(chunk: str) -> bool:
-    """Return whether nothing but comments and directives stands before the first "---"."""
+    """Return whether a chunk before the first "---" has only comments and directives."""
     return all(not line or line[0] in "#%" for line in map(str.strip, chunk.splitlines()))
 
 
-def _read_chunk(chunk: str, number: int, line: int) -> Iterator[Draft | DocumentError]:
+def _read_chunk(chunk: str, number: int, line: int) -> Iterator[RawObject | DocumentError]:
     tree = compose_tree(chunk)
     if tree is None:
         return
     if isinstance(tree, Unreadable):
-        yield _flaw(tree, number, line, text=chunk)
+        yield _document_error(tree, number, line, text=chunk)
         return
     items = _list_items(tree)
     if isinstance(items, Unreadable):
-        yield _flaw(items, number, line, text=chunk)
+        yield _document_error(items, number, line, text=chunk)
         return
     for item, node, defaults in items:
         value = build_value(node)
         if isinstance(value, Unreadable):
-            yield _flaw(value, number, line, item=item, text=chunk)
+            yield _document_error(value, number, line, item=item, text=chunk)
         elif value is not None or item is not None:
             source = _source(chunk, node, line)
-            yield Draft(number, _with_defaults(value, defaults), item, source.line, source)
+            yield RawObject(number, _with_defaults(value, defaults), item, source.line, source)
 
 
-def _flaw(
+def _document_error(
     unreadable: Unreadable, number: int, line: int, *, item: int | None = None, text: str = ""
 ) -> DocumentError:
     message, fix = unreadable.message, unreadable.fix
@@ -253,11 +253,8 @@ def _source(text: str, node: Node, line: int) -> Source:
     return Source(text, start.index, node.end_mark.index, start.column, line + start.line)
 
 
-_Item = tuple[int | None, Node, dict[str, str]]
-
-
 def _list_items(tree: Node) -> list[_Item] | Unreadable:
-    """Return the items of a List with what they inherit from it; any other node stands alone."""
+    """Return the items of a List; any other node is a single item."""
     if not isinstance(tree, MappingNode):
         return [(None, tree, {})]
     kind = next((val.value for key, val in tree.value if key.value == "kind"), "")
@@ -276,7 +273,7 @@ def _list_items(tree: Node) -> list[_Item] | Unreadable:
 
 
 def _inherited(kind: str, api_version: str) -> dict[str, str]:
-    """Return what the items of a PodList may leave out; those of a plain List say it themselves."""
+    """Return the fields that items of a PodList may omit; items of a plain List must have them."""
     return {} if kind == "List" else {"apiVersion": api_version, "kind": kind.removesuffix("List")}
 
 
@@ -284,30 +281,31 @@ def _with_defaults(value: object, defaults: dict[str, str]) -> object:
     return {**defaults, **value} if defaults and isinstance(value, dict) else value
 
 
-def _read_json(text: str) -> tuple[list[Draft | DocumentError], bool]:
-    """Return the values of one JSON text or of several in a row, and whether all was readable."""
+def _read_json(text: str) -> tuple[list[RawObject | DocumentError], bool]:
+    """Return the values of one or several JSON texts in a row, and whether all were readable."""
     texts, error = split_json(text)
     has_lines = len(text) <= JSON_LINES_MAX
-    found: list[Draft | DocumentError] = []
-    for number, one in enumerate(texts, 1):
-        found += _take_apart(one, number, has_lines=has_lines)
+    entries: list[RawObject | DocumentError] = []
+    for number, json_text in enumerate(texts, 1):
+        entries += _split_list(json_text, number, has_lines=has_lines)
     if error is not None:
-        found.append(DocumentError(len(texts) + 1, error.message, None, error.line, error.column))
-    return found, error is None
+        entries.append(DocumentError(len(texts) + 1, error.message, None, error.line, error.column))
+    return entries, error is None
 
 
-def _take_apart(
+def _split_list(
     document: JsonText, number: int, *, has_lines: bool
-) -> Iterator[Draft | DocumentError]:
-    """Yield the objects of a JSON text, with their lines where those are wanted.
+) -> Iterator[RawObject | DocumentError]:
+    """Yield the objects of a JSON text, with their lines if `has_lines`.
 
-    The lines come from YAML, of which JSON is a part but for a few escapes; the values do not.
+    The lines come from parsing the text as YAML, a superset of JSON but for a few escapes; the
+    values come from JSON.
     """
     tree = compose_tree(document.text) if has_lines else None
     nodes = _list_items(tree) if isinstance(tree, Node) else []
     by_item = {item: node for item, node, _ in nodes} if isinstance(nodes, list) else {}
     if document.repeated and not by_item:
-        message = f'the key "{document.repeated}" stands twice in one map'
+        message = f'the key "{document.repeated}" is repeated in one map'
         yield DocumentError(number, message, None, document.line, fix="remove one of the two")
     value = document.value
     kind = value.get("kind") if isinstance(value, dict) else None
@@ -321,13 +319,13 @@ def _take_apart(
             items = []
     for item, member in items:
         node = by_item.get(item)
-        flaw = build_value(node) if node is not None and document.repeated else None
-        if isinstance(flaw, Unreadable):
-            yield _flaw(flaw, number, document.line, item=item)
+        from_yaml = build_value(node) if node is not None and document.repeated else None
+        if isinstance(from_yaml, Unreadable):
+            yield _document_error(from_yaml, number, document.line, item=item)
             continue
         source = None if node is None else _source(document.text, node, document.line)
         line = document.line if item is None else None
-        yield Draft(
+        yield RawObject(
             number,
             _with_defaults(member, defaults),
             item,

@@ -1,8 +1,8 @@
-"""Kubernetes objects from files, directories and standard input, and what is wrong with them.
+"""Loads Kubernetes objects from files, directories and standard input, and collects problems.
 
-Every problem is gathered and none ends the reading, so that a user mends a file in one go. Each
-object keeps its place: a rule that fails later can still be reported with the line of its field.
-Kinds that keepclose does not use are counted and passed over. Nothing here prints or raises.
+No problem ends the loading, so that a user can fix a file in one go. Each object keeps its place: a
+validation error that is found later can still be reported with the line of its field. Kinds that
+keepclose does not use are counted and ignored. Nothing here prints or raises.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
-from keepclose.cli.manifests.documents import DocumentError, Draft, Source, line_of, read_documents
-from keepclose.cli.manifests.problems import InputPlace, InputProblem, describe_cause
+from keepclose.cli.manifests.documents import (
+    DocumentError,
+    RawObject,
+    Source,
+    line_of,
+    read_documents,
+)
+from keepclose.cli.manifests.problems import InputPlace, InputProblem, describe_field_error
 from keepclose.model.decoding import (
     API_VERSIONS,
     CLUSTER_SCOPED,
@@ -33,12 +39,11 @@ from keepclose.system.files import InputError, read_input, read_standard_input
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 STDIN_NAME: Final = "-"
 DEFAULT_NAMESPACE: Final = "default"
-
 _Known = TypeVar("_Known")
 
 
-class Located(msgspec.Struct, frozen=True):
-    """An object and the place that it came from."""
+class LocatedObject(msgspec.Struct, frozen=True):
+    """An object and its place in the input."""
 
     object: KnownObject
     place: InputPlace
@@ -46,72 +51,73 @@ class Located(msgspec.Struct, frozen=True):
 
 
 class Manifests(msgspec.Struct, frozen=True):
-    """All that was read; `ignored` counts the objects of kinds that were passed over."""
+    """Objects and problems of the input; `ignored` counts the objects of each ignored kind."""
 
-    objects: tuple[Located, ...] = ()
+    objects: tuple[LocatedObject, ...] = ()
     problems: tuple[InputProblem, ...] = ()
     ignored: dict[str, int] = {}
     ignored_at: dict[str, InputPlace] = {}
-    """Where the first object of each kind that was passed over stands."""
+    """The place of the first object of each ignored kind."""
 
     def of(self, kind: type[_Known]) -> tuple[_Known, ...]:
         """Return the objects of one kind in the order in which they were read."""
-        return tuple(one.object for one in self.objects if isinstance(one.object, kind))
+        objects = (located.object for located in self.objects)
+        return tuple(obj for obj in objects if isinstance(obj, kind))
 
 
 def load_manifests(paths: Iterable[str], *, stdin: BinaryIO | None = None) -> Manifests:
-    """Return the objects in the given files; "-" is standard input, a directory all its manifests.
+    """Return the objects of files; "-" is standard input, a directory stands for its manifests.
 
     Namespaced objects without a namespace get "default". Of two objects of the same name the first
-    one is kept. No paths give no objects.
+    is kept, and the second is a problem.
     """
-    reading = _Reading()
+    loader = _Loader()
     with _collector_paused():
         for path in paths:
             if path == STDIN_NAME:
-                reading.read_stdin(stdin)
+                loader.read_stdin(stdin)
             elif os.path.isdir(path):  # noqa: PTH112 - Path.is_dir fails on names too long
-                reading.read_directory(Path(path))
+                loader.read_directory(Path(path))
             else:
-                reading.read_file(path)
+                loader.read_file(path)
     return Manifests(
-        tuple(reading.objects),
-        tuple(reading.problems),
-        dict(sorted(reading.ignored.items())),
-        reading.ignored_at,
+        tuple(loader.objects),
+        tuple(loader.problems),
+        dict(sorted(loader.ignored.items())),
+        loader.ignored_at,
     )
 
 
-def place_of_object(located: Located, field: str, value: object = None) -> InputPlace:
-    """Return the place of an object's field, with the line of the field if the text is at hand."""
+def place_of_object(located: LocatedObject, field: str, value: object = None) -> InputPlace:
+    """Return the place of an object's field, with its line if the object kept its text."""
     if located.source is None:
         return located.place
     return msgspec.structs.replace(located.place, line=line_of(located.source, field, value))
 
 
-def report(located: Located, cause: FieldError) -> InputProblem:
-    """Return the problem for a cause that some rule found in a located object."""
-    place = place_of_object(located, cause.field, cause.value)
-    return describe_cause(cause, place=place, subject=name_object(located.object))
+def describe_problem(located: LocatedObject, error: FieldError) -> InputProblem:
+    """Return the problem for a validation error of a located object."""
+    place = place_of_object(located, error.field, error.value)
+    return describe_field_error(error, place=place, subject=name_object(located.object))
 
 
 def name_object(obj: KnownObject) -> str:
-    """Return what to call an object: shop/web for a Service, else with its kind before."""
+    """Return an object's name for messages: shop/web for a Service, else with its kind."""
     return _name(obj.kind, obj.metadata.namespace, obj.metadata.name)
 
 
-class _Reading:
-    """What was read so far."""
+class _Loader:
+    """The objects and problems that were read so far."""
 
     def __init__(self) -> None:
-        self.objects: list[Located] = []
+        self.objects: list[LocatedObject] = []
         self.problems: list[InputProblem] = []
         self.ignored: Counter[str] = Counter()
         self.ignored_at: dict[str, InputPlace] = {}
         self.places: dict[tuple[str, str, str], InputPlace] = {}
 
     def read_directory(self, directory: Path) -> None:
-        """Read the manifests in a directory, sorted by name; those in folders below are left."""
+        """Read the manifests in a directory, sorted by name; subdirectories are ignored."""
         try:
             files = sorted(file for file in directory.iterdir() if file.suffix in SUFFIXES)
         except OSError as error:
@@ -124,7 +130,7 @@ class _Reading:
             self.read_file(str(file), is_named=False)
 
     def read_file(self, file: str, *, is_named: bool = True) -> None:
-        """Read one file, which a user named or a directory has."""
+        """Read one file; pipes only if the user named it."""
         try:
             data = read_input(file, takes_pipes=is_named)
         except InputError as error:
@@ -133,7 +139,7 @@ class _Reading:
             self.read_bytes(file, data)
 
     def read_stdin(self, stdin: BinaryIO | None) -> None:
-        """Read standard input, or what stands for it."""
+        """Read standard input, or the stream that stands for it."""
         try:
             data = read_standard_input() if stdin is None else stdin.read()
         except InputError as error:
@@ -151,21 +157,21 @@ class _Reading:
                 InputProblem(place, "not UTF-8 text", fix="save the file as UTF-8")
             )
             return
-        for found in read_documents(text, is_json=file.endswith(".json")):
-            place = InputPlace(file, found.document, found.item, found.line)
-            if isinstance(found, DocumentError):
-                place = msgspec.structs.replace(place, column=found.column)
-                self.problems.append(InputProblem(place, found.message, fix=found.fix))
+        for entry in read_documents(text, is_json=file.endswith(".json")):
+            place = InputPlace(file, entry.document, entry.item, entry.line)
+            if isinstance(entry, DocumentError):
+                place = msgspec.structs.replace(place, column=entry.column)
+                self.problems.append(InputProblem(place, entry.message, fix=entry.fix))
             else:
-                self._read_draft(found, place)
+                self._read_raw_object(entry, place)
 
     def _add_unreadable(self, file: str, error: InputError) -> None:
         self.problems.append(
             InputProblem(InputPlace(file), f"cannot be read: {error}", fix=error.fix)
         )
 
-    def _read_draft(self, draft: Draft, place: InputPlace) -> None:
-        raw = draft.value
+    def _read_raw_object(self, raw_object: RawObject, place: InputPlace) -> None:
+        raw = raw_object.value
         if not isinstance(raw, dict):
             text = "expected a Kubernetes object: a map with apiVersion, kind and metadata"
             self.problems.append(InputProblem(place, f"{text}, got {_describe(raw)}"))
@@ -174,38 +180,46 @@ class _Reading:
         match convert(_with_namespace(raw)):
             case UnknownKind(api_version, kind):
                 if _is_wrong_version(api_version, kind):
-                    wanted = API_VERSIONS[kind]
-                    cause = invalid("apiVersion", api_version, f"keepclose reads {kind} {wanted}")
-                    self._add(cause, draft, place, subject, fix=f"write apiVersion: {wanted}")
+                    right = API_VERSIONS[kind]
+                    error = invalid("apiVersion", api_version, f"keepclose reads {kind} {right}")
+                    self._add(error, raw_object, place, subject, fix=f"write apiVersion: {right}")
                 else:
                     self.ignored[kind] += 1
                     self.ignored_at.setdefault(kind, place)
-            case Rejected(cause):
-                self._add(cause, draft, place, subject)
+            case Rejected(error):
+                self._add(error, raw_object, place, subject)
             case obj:
-                self._keep(obj, draft, place, subject)
+                self._keep(obj, raw_object, place, subject)
 
-    def _keep(self, obj: KnownObject, draft: Draft, place: InputPlace, subject: str) -> None:
+    def _keep(
+        self, obj: KnownObject, raw_object: RawObject, place: InputPlace, subject: str
+    ) -> None:
         meta = obj.metadata
         if not meta.name:
             fix = "give it a name: generateName is for the API server" if meta.generate_name else ""
-            self._add(required("metadata.name"), draft, place, subject, fix=fix)
+            self._add(required("metadata.name"), raw_object, place, subject, fix=fix)
             return
         key = (obj.kind, meta.namespace, meta.name)
         first = self.places.setdefault(key, place)
         if first is not place:
             fix = f"the first one is in {first}; remove or rename one of them"
-            self._add(duplicate("metadata.name", meta.name), draft, place, subject, fix=fix)
+            self._add(duplicate("metadata.name", meta.name), raw_object, place, subject, fix=fix)
             return
-        self.objects.append(Located(obj, place, draft.source))
+        self.objects.append(LocatedObject(obj, place, raw_object.source))
 
     def _add(
-        self, cause: FieldError, draft: Draft, place: InputPlace, subject: str, *, fix: str = ""
+        self,
+        error: FieldError,
+        raw_object: RawObject,
+        place: InputPlace,
+        subject: str,
+        *,
+        fix: str = "",
     ) -> None:
-        if draft.source is not None:
-            line = line_of(draft.source, cause.field, cause.value)
+        if raw_object.source is not None:
+            line = line_of(raw_object.source, error.field, error.value)
             place = msgspec.structs.replace(place, line=line)
-        problem = describe_cause(cause, place=place, subject=subject)
+        problem = describe_field_error(error, place=place, subject=subject)
         self.problems.append(msgspec.structs.replace(problem, fix=fix) if fix else problem)
 
 
@@ -220,9 +234,9 @@ def _with_namespace(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_wrong_version(api_version: str, kind: str) -> bool:
-    """Return whether a known kind is asked for in a version of Kubernetes' own that is not read.
+    """Return whether a kind of Kubernetes has a version that keepclose does not read.
 
-    Others have kinds of the same name (Knative has a Service), and so have events.k8s.io.
+    NB: other API groups have kinds of the same name (Knative has a Service).
     """
     group = api_version.rpartition("/")[0]
     is_kubernetes = "." not in group or group.endswith(".k8s.io")
@@ -230,7 +244,7 @@ def _is_wrong_version(api_version: str, kind: str) -> bool:
 
 
 def _name_raw(raw: dict[str, Any]) -> str:
-    """Return what to call an object that may be broken; "" when nothing names it."""
+    """Return the name of an object that may be invalid, or "" without a kind and a name."""
     meta = raw.get("metadata")
     texts = [raw.get("kind")]
     texts += [meta.get("namespace"), meta.get("name")] if isinstance(meta, dict) else ["", ""]
@@ -255,8 +269,8 @@ def _describe(value: object) -> str:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    # Trees of nodes are many small objects that all live for a moment; looking for cycles among
-    # them would take four times as long as the reading.
+    # Trees of YAML nodes are many small objects of a short life. A search for cycles among them
+    # would take four times as long as the reading.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,8 @@
-"""What is wrong with the input of a command: what, where exactly, and what to do about it.
+"""Problems of a command's input: what is wrong, where exactly, and how to fix it.
 
-A problem is shown as one block of up to three lines: the cause as the API words it, the place in
-the file, and a fix where one can be told. Nothing here prints or exits; the commands do.
+A problem is rendered as a block of up to three lines: the validation error in the words of the API
+server, the place in the file, and a fix if there is one. Nothing here prints or exits; the commands
+do.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import msgspec
 from keepclose.model.field_errors import CauseType, FieldError
 from keepclose.model.plain_text import make_plain
 
+_INDENT: Final = " " * len("error: ")
+_SUPPORTED: Final = "supported values: "
+
 
 class InputPlace(msgspec.Struct, frozen=True):
-    """Where something stands in the input; None where that is not known or does not apply.
+    """A place in the input; parts are None where they are unknown or do not apply.
 
-    `document` and `line` and `column` count from 1, `item` is the index in a List, from 0.
+    `document`, `line` and `column` count from 1; `item` is the index in a List, from 0.
     """
 
     file: str
@@ -41,7 +45,7 @@ class InputPlace(msgspec.Struct, frozen=True):
 
 
 class InputProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong with the input. `subject` is the object's name, or "" for a file."""
+    """One error in the input. `subject` is the object's name, or "" for a file."""
 
     place: InputPlace
     text: str
@@ -49,12 +53,8 @@ class InputProblem(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-_INDENT: Final = " " * len("error: ")
-_SUPPORTED: Final = "supported values: "
-
-
 def render(problem: InputProblem) -> str:
-    """Return the block of lines for a problem, each made plain, without a line end after them."""
+    """Return the lines of a problem, each made plain, without a newline at the end."""
     what = f"{problem.subject}: {problem.text}" if problem.subject else problem.text
     lines = [f"error: {what}", f"{_INDENT}in {problem.place}"]
     if problem.fix:
@@ -62,34 +62,34 @@ def render(problem: InputProblem) -> str:
     return "\n".join(map(make_plain, lines))
 
 
-def describe_cause(cause: FieldError, *, place: InputPlace, subject: str) -> InputProblem:
-    """Return the problem that a cause amounts to, with a fix where one is at hand."""
-    return InputProblem(place, str(cause), subject, suggest_fix(cause))
+def describe_field_error(error: FieldError, *, place: InputPlace, subject: str) -> InputProblem:
+    """Return the problem for a validation error, with a fix if there is one."""
+    return InputProblem(place, str(error), subject, suggest_fix(error))
 
 
-def suggest_fix(cause: FieldError) -> str:
-    """Return what to do about a cause in one line, or "" when its own words must do."""
-    if cause.type is CauseType.NOT_SUPPORTED:
-        choice = _closest(str(cause.value), cause.detail)
+def suggest_fix(error: FieldError) -> str:
+    """Return how to fix a validation error, in one line, or "" where its message must do."""
+    if error.type is CauseType.NOT_SUPPORTED:
+        choice = _closest(str(error.value), error.detail)
         return f"did you mean {choice}?" if choice else ""
-    if cause.type is CauseType.INVALID:
-        if cause.detail.startswith("expected a string, got a number"):
-            # NB: the value is no help here: the file may say 1.10 where the number is 1.1.
+    if error.type is CauseType.INVALID:
+        if error.detail.startswith("expected a string, got a number"):
+            # NB: the value cannot be suggested: the file may say 1.10 where the number is 1.1.
             return "put it in quotes, otherwise it is a number"
-        if cause.detail.startswith("expected a string, got a boolean"):
+        if error.detail.startswith("expected a string, got a boolean"):
             return "put it in quotes, otherwise yes, no, on, off, true and false are booleans"
-        is_number = isinstance(cause.value, str) and cause.value.isdecimal()
-        if is_number and cause.detail.startswith("expected a number, got a string"):
-            return f"write it without quotes: {cause.value}"
+        is_number = isinstance(error.value, str) and error.value.isdecimal()
+        if is_number and error.detail.startswith("expected a number, got a string"):
+            return f"write it without quotes: {error.value}"
     return ""
 
 
 def _closest(value: str, detail: str) -> str:
-    """Return the supported value that the given one most likely meant, or ""."""
+    """Return the supported value that is nearest to a value, or ""."""
     try:
-        listed = msgspec.json.decode(f"[{detail.removeprefix(_SUPPORTED)}]", type=list[str])
+        supported = msgspec.json.decode(f"[{detail.removeprefix(_SUPPORTED)}]", type=list[str])
     except msgspec.DecodeError:
         return ""
-    by_lower = {choice.lower(): choice for choice in listed}
+    by_lower = {choice.lower(): choice for choice in supported}
     matches = get_close_matches(value.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else ""

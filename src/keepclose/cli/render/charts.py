@@ -1,8 +1,8 @@
-"""Charts as SVG text, drawn by hand for reports that must stand alone in one file.
+"""Charts as SVG text, without a library, for reports that are one self-contained file.
 
 Colours come from classes s0 to s9 and from the colour of the text, so that the page decides between
-dark and light. Every mark carries its numbers as a title, and every chart a description, for those
-who cannot see it. Texts are escaped here; callers pass them as they are.
+dark and light. Every mark has its numbers as a title, and every chart has a description, for screen
+readers. Texts are escaped here; callers pass them unescaped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 WIDTH: Final = 720
 SERIES: Final = 10
-"""So many series have a colour of their own; the next one begins again."""
+"""The number of colours; further series repeat them."""
 _NAMES: Final = 150
 _ROW: Final = 26
 _AXIS: Final = 26
@@ -23,7 +23,7 @@ _PLOT: Final = WIDTH - _NAMES - 20
 
 
 class Point(NamedTuple):
-    """A named mark in a plane."""
+    """A named point in a plane."""
 
     name: str
     x: float
@@ -64,7 +64,7 @@ def draw_plane(
 ) -> str:
     """Return the points in a plane, each with its name beside it.
 
-    Upwards distances grow with the square root, so that a far point leaves room for the others.
+    The vertical axis grows with the square root, so that a far point leaves room for the others.
     """
     height = 340
     left, right = 56, WIDTH - 130
@@ -87,18 +87,20 @@ def draw_plane(
     body.append(_text((left + right) / 2, height + 34, x_title, "middle"))
     body.append(_text(left - 50, 10, y_title, "start"))
     taken: list[tuple[float, float]] = []
-    for number, point in sorted(enumerate(points), key=lambda one: one[1].y):
+    for number, point in sorted(enumerate(points), key=lambda pair: pair[1].y):
         x, y = across(point.x), down(point.y)
         label = y + 4
-        while any(abs(label - other) < 13 and abs(x - place) < 110 for place, other in taken):
+        while any(
+            abs(label - other_y) < 13 and abs(x - other_x) < 110 for other_x, other_y in taken
+        ):
             label -= 13
         taken.append((x, label))
-        told = escape(f"{point.name}: {point.x:.2f}{x_unit}, {point.y:.2f}{y_unit}")
+        title = escape(f"{point.name}: {point.x:.2f}{x_unit}, {point.y:.2f}{y_unit}")
         if label < y:
             body.append(f'<path class="line" d="M{x:.1f} {y:.1f}L{x + 12:.1f} {label - 4:.1f}"/>')
         body.append(
             f'<circle class="s{number % SERIES}" cx="{x:.1f}" cy="{y:.1f}" r="5">'
-            f"<title>{told}</title></circle>"
+            f"<title>{title}</title></circle>"
         )
         body.append(_text(x + 14, label, point.name, "start"))
     return _svg(height + 42, "".join(body), f"{y_title} against {x_title}")
@@ -107,7 +109,7 @@ def draw_plane(
 def draw_planes(
     planes: Sequence[tuple[str, Sequence[Sequence[int]]]], *, x_title: str, y_title: str
 ) -> str:
-    """Return one small map for each plane: how many inputs fall where, in four shades.
+    """Return one small heat map for each plane: the number of inputs in four shades.
 
     `plane[column][row]` counts from the left and from below.
     """
@@ -170,7 +172,7 @@ def draw_parts(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[str]
 
 
 def draw_bars(rows: Sequence[tuple[str, float]], *, title: str, unit: str = "") -> str:
-    """Return one bar for each row, from zero, with its number behind it."""
+    """Return one bar for each row, from zero, with its number after it."""
     high = _round_range([0.0, *(value for _, value in rows)])[1]
     body = []
     for number, (name, value) in enumerate(rows):
@@ -208,7 +210,7 @@ def _axis(top: float, *, low: float, high: float, unit: str) -> str:
 
 
 def _round_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return round numbers around all values, never the same twice."""
+    """Return round numbers below and above all values, never equal ones."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     step = _step(high - low or abs(high) or 1.0)
     lower = step * (low // step)
@@ -223,7 +225,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _step(span: float) -> float:
-    """Return a step of 1, 2 or 5 times a power of ten that divides a span into five or so."""
+    """Return a step of 1, 2 or 5 times a power of ten that divides a span into about five."""
     size = 1.0
     while size > span / 5:
         size /= 10

@@ -1,7 +1,6 @@
-"""How the tour looks: the command, the hints, where connections went, and what that means.
+"""Renders the steps of `keepclose demo`: the command, the hints, where connections went, and why.
 
-Rich draws what stands here and nothing else; what there is to say comes from the steps and from the
-decisions of the core.
+Only renders: the texts come from the steps of the tour and from the routing decisions.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from keepclose.lab.traffic.report import TrafficReport
 
 _INTRO: Final = (
     "A tour of two minutes: three zones with two nodes each, and a Service with five pods, in a "
-    "cluster of its own that is gone afterwards."
+    "temporary cluster."
 )
 
 
 def print_intro(console: Screen) -> None:
-    """Say what comes."""
+    """Print what the tour will show."""
     for part in wrap(_INTRO, _width(console)):
         console.print(Line(part), soft_wrap=True)
     console.print()
 
 
 def print_started(console: Screen, line: str) -> None:
-    """Print a line of the cluster's own."""
+    """Print a line of the cluster's start."""
     console.print(Line(line, style="yellow" if line.startswith("!") else ""), soft_wrap=True)
 
 
 def print_way_in(console: Screen, directory: Path) -> None:
-    """Say how to look around in another terminal meanwhile."""
+    """Print how to look around in another terminal meanwhile."""
     console.print()
     console.print(Line("To look around in another terminal meanwhile:", style="dim"))
     line = f"  export KUBECONFIG={directory}/kubeconfig KEEPCLOSE_DATA_DIR={directory}"
@@ -54,12 +53,12 @@ def print_head(console: Screen, step: TourStep, *, number: int, total: int) -> N
 
 
 def print_command(console: Screen, command: str) -> None:
-    """Print a command as it is typed; never folded, so that it can be copied."""
+    """Print a command as it is typed; never wrapped, so that it can be copied."""
     console.print(Line.assemble(("$ ", "dim"), (command, "green")), soft_wrap=True)
 
 
 def print_sight(console: Screen, sight: Sight) -> None:
-    """Print what is to be seen after a step."""
+    """Print the hints, the traffic and the explanation of a step."""
     console.print()
     _print_hints(console, sight.endpoints)
     console.print()
@@ -79,14 +78,14 @@ def print_sight(console: Screen, sight: Sight) -> None:
 
 
 def print_end(console: Screen, *, done: int, total: int) -> None:
-    """Say that the tour is over, and what to do now."""
+    """Print that the tour is over, and what to do next."""
     console.print()
     over = "That was the tour." if done == total else f"The tour ended after {done} of {total}."
     console.print(Line(f"{over} Your own cluster: keepclose up"), soft_wrap=True)
 
 
 def ask_to_go_on(console: Screen, following: TourStep) -> bool:
-    """Return whether somebody wants the next step; q and the end of input mean no."""
+    """Return whether the user continues with the next step; q and the end of input mean no."""
     console.print()
     prompt = Line.assemble(("Enter", "bold"), f" {following.title}   ", ("q", "bold"), " end ")
     try:
@@ -104,26 +103,26 @@ def _print_hints(console: Screen, endpoints: Sequence[HintedEndpoint]) -> None:
             ("endpoint", "node", "zone", "ready", "hints.forZones", "hints.forNodes"),
             *(
                 (
-                    one.pod,
-                    one.node,
-                    one.zone,
-                    "yes" if one.is_ready else "no",
-                    ", ".join(one.for_zones) or EMPTY_CELL,
-                    ", ".join(one.for_nodes) or EMPTY_CELL,
+                    endpoint.pod,
+                    endpoint.node,
+                    endpoint.zone,
+                    "yes" if endpoint.is_ready else "no",
+                    ", ".join(endpoint.for_zones) or EMPTY_CELL,
+                    ", ".join(endpoint.for_nodes) or EMPTY_CELL,
                 )
-                for one in endpoints
+                for endpoint in endpoints
             ),
         ],
     )
 
 
 def _print_forecast(console: Screen, forecast: Forecast) -> None:
-    """Print expected shares where nothing can be measured."""
+    """Print the expected shares of a cluster without packets."""
     rows = [("expected, to", *forecast.shares)]
     for number, (zone, shares) in enumerate(forecast.shares.items()):
         cells = (
-            f"{100 * shares[other]:.0f} %" if shares.get(other) else EMPTY_CELL
-            for other in forecast.shares
+            f"{100 * shares[target]:.0f} %" if shares.get(target) else EMPTY_CELL
+            for target in forecast.shares
         )
         rows.append((f"{'from' if number == 0 else '':<4} {zone}", *cells))
     _print_table(console, rows)

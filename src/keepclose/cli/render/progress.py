@@ -1,6 +1,6 @@
-"""A bar on standard error for work that takes a while: how much, how fast, how long to go.
+"""A progress bar on standard error: total, rate and time left.
 
-Only a terminal gets one; what is piped into a file stays free of it.
+Only a terminal gets one; a file or a pipe never holds it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[[int], object]
-"""Called with how much is done so far."""
+"""A callback that takes the amount done so far."""
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def shown_progress(total: int, unit: str) -> Iterator[Advance]:
 
     console = Screen(stderr=True)
     if not console.is_terminal:
-        yield tell_nobody
+        yield ignore_progress
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -48,5 +48,5 @@ def format_rate(speed: float) -> str:
     return f"{speed:.0f} /s"
 
 
-def tell_nobody(_news: object) -> None:
-    """Take news of the work and show nothing."""
+def ignore_progress(_progress: object) -> None:
+    """Drop a progress report."""

@@ -1,7 +1,7 @@
-"""The answer of `keepclose resolve` for people: one block a Service, zones and nodes aligned.
+"""Renders the answer of `keepclose resolve`: a block for each Service, or plain data for JSON.
 
-First what governs, then who uses what, then why, and last the command that would mend it. Nodes
-that do the same stand in one row.
+A block shows the mechanism first, then the endpoints that each zone and node uses, then the
+reasons, and last the command that would fix the routing. Nodes that route alike share a row.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,12 +21,11 @@ from keepclose.routing.selection import Outcome, PacketVerdict
 from keepclose.routing.service_ports import TrafficPolicy
 from keepclose.routing.topology import RoutingMode
 
-_ANNOTATION_PATH = re.compile(r"metadata\.annotations\[([^]]*)\]")
-LABEL_WIDTH = len("status")
-SHOWN_NODES = 6
-SHOWN_REASONS = 8
-
-_MODES = {
+LABEL_WIDTH: Final = len("status")
+SHOWN_NODES: Final = 6
+SHOWN_REASONS: Final = 8
+_ANNOTATION_PATH: Final = re.compile(r"metadata\.annotations\[([^]]*)\]")
+_MODES: Final = {
     RoutingMode.ALL: "everywhere",
     RoutingMode.SAME_ZONE: "same zone",
     RoutingMode.SAME_NODE: "same node",
@@ -36,27 +35,44 @@ _MODES = {
 
 
 def resolved_document(services: tuple[ResolvedService, ...]) -> dict[str, Any]:
-    """Return the whole answer; endpoints are sorted, everything else keeps its order."""
-    return {"services": [_service(one) for one in services]}
+    """Return the whole answer as plain data; endpoints are sorted, the rest keeps its order."""
+    return {"services": [_service(service) for service in services]}
 
 
-def _service(one: ResolvedService) -> dict[str, Any]:
-    strategy = one.strategy
+def print_services(
+    console: Screen, services: tuple[ResolvedService, ...], nodes: Iterable[Node]
+) -> None:
+    """Print a block for each Service, with an empty line between two."""
+    zones = {node.name: node.zone for node in nodes}
+    for number, service in enumerate(services):
+        if number:
+            console.print()
+        _print_trimmed(console, _block(service, zones))
+        for position, fix in enumerate(_fixes(service)):
+            # Never wrapped: a command that is broken into lines cannot be copied.
+            label = "fix" if position == 0 else ""
+            line = Line.assemble((f"  {label:<{LABEL_WIDTH}}  ", "dim"), (fix, "green"))
+            console.print(line, soft_wrap=True)
+
+
+def _service(resolved: ResolvedService) -> dict[str, Any]:
+    strategy = resolved.strategy
     return {
-        "namespace": one.service.metadata.namespace,
-        "name": one.service.metadata.name,
+        "namespace": resolved.service.metadata.namespace,
+        "name": resolved.service.metadata.name,
         "strategy": {
             "name": strategy.label,
             "source": strategy.source,
             "value": strategy.value,
-            "reasons": [_reason(reason) for reason in (*strategy.reasons, *one.reasons)],
+            "reasons": [_reason(reason) for reason in (*strategy.reasons, *resolved.reasons)],
         },
-        "slices": [msgspec.to_builtins(piece) for piece in one.slices],
-        "events": [msgspec.to_builtins(event) for event in one.events],
-        "conditions": [msgspec.to_builtins(condition) for condition in one.conditions],
-        "errors": list(one.errors),
+        "slices": [msgspec.to_builtins(endpoint_slice) for endpoint_slice in resolved.slices],
+        "events": [msgspec.to_builtins(event) for event in resolved.events],
+        "conditions": [msgspec.to_builtins(condition) for condition in resolved.conditions],
+        "errors": list(resolved.errors),
         "nodes": {
-            node: {port.title: _port(port) for port in ports} for node, ports in one.nodes.items()
+            node: {port.title: _port(port) for port in ports}
+            for node, ports in resolved.nodes.items()
         },
     }
 
@@ -80,9 +96,10 @@ def _port(resolved: ResolvedPort) -> dict[str, Any]:
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     if outcome.verdict:
         return {"verdict": outcome.verdict.value}
-    answer: dict[str, Any] = {"endpoints": sorted(one.shown for one in outcome.endpoints)}
-    if any(one.weight != 1 for one in outcome.endpoints):
-        answer["weights"] = {one.shown: one.weight for one in outcome.endpoints}
+    endpoints = outcome.endpoints
+    answer: dict[str, Any] = {"endpoints": sorted(endpoint.shown for endpoint in endpoints)}
+    if any(endpoint.weight != 1 for endpoint in endpoints):
+        answer["weights"] = {endpoint.shown: endpoint.weight for endpoint in endpoints}
     return answer
 
 
@@ -95,39 +112,23 @@ def _reason(reason: Reason) -> dict[str, str]:
     }
 
 
-def print_services(
-    console: Screen, services: tuple[ResolvedService, ...], nodes: Iterable[Node]
-) -> None:
-    """Print a block for each Service, with an empty line between two."""
-    zones = {node.name: node.zone for node in nodes}
-    for number, one in enumerate(services):
-        if number:
-            console.print()
-        _print_trimmed(console, _block(one, zones))
-        for position, fix in enumerate(_fixes(one)):
-            # Never folded: a command that is broken into lines cannot be copied.
-            label = "fix" if position == 0 else ""
-            line = Line.assemble((f"  {label:<{LABEL_WIDTH}}  ", "dim"), (fix, "green"))
-            console.print(line, soft_wrap=True)
-
-
 def _print_trimmed(console: Screen, block: RenderableType) -> None:
-    """Print without the blanks that tables put at the ends of lines."""
+    """Print a block without the trailing blanks of tables."""
     for segments in console.render_lines(block, pad=False):
-        line = Line.assemble(*((one.text, one.style or "") for one in segments))
+        line = Line.assemble(*((segment.text, segment.style or "") for segment in segments))
         line.rstrip()
         console.print(line, soft_wrap=True)
 
 
-def _block(one: ResolvedService, zones: dict[str, str]) -> RenderableType:
-    parts: list[RenderableType] = [_head(one)]
-    titles = dict.fromkeys(port.title for ports in one.nodes.values() for port in ports)
-    for rows, names in _same_tables(one, zones, titles):
+def _block(resolved: ResolvedService, zones: dict[str, str]) -> RenderableType:
+    parts: list[RenderableType] = [_head(resolved)]
+    titles = dict.fromkeys(port.title for ports in resolved.nodes.values() for port in ports)
+    for rows, names in _same_tables(resolved, zones, titles):
         parts.append(_indented(Line(f"port {', '.join(map(_port_name, names))}", style="dim")))
         parts.append(_indented(rows))
     if not titles:
         parts.append(_indented(Line("no node routes this Service", style="dim")))
-    parts.append(_indented(_explanation(one)))
+    parts.append(_indented(_explanation(resolved)))
     return Group(*parts)
 
 
@@ -140,27 +141,28 @@ def _indented(part: RenderableType) -> RenderableType:
     return Padding(part, (0, 0, 0, 2), expand=False)
 
 
-def _head(one: ResolvedService) -> RenderableType:
-    endpoints = [e for piece in one.slices for e in piece.endpoints]
-    ready = sum(e.conditions.ready is not False for e in endpoints)
-    head = Line(str(one.service.key), style="bold")
+def _head(resolved: ResolvedService) -> RenderableType:
+    slices = resolved.slices
+    endpoints = [endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints]
+    ready = sum(endpoint.conditions.ready is not False for endpoint in endpoints)
+    head = Line(str(resolved.service.key), style="bold")
     head.append("  ")
-    head.append(one.strategy.label, style="cyan")
-    if one.strategy.source:
-        head.append(f" ({_short(one.strategy.source)})", style="dim")
-    slices, count = _count(len(one.slices), "slice"), _count(len(endpoints), "endpoint")
-    return Group(head, Line(f"  {slices}, {count}, {ready} ready", style="bold"))
+    head.append(resolved.strategy.label, style="cyan")
+    if resolved.strategy.source:
+        head.append(f" ({_short(resolved.strategy.source)})", style="dim")
+    counts = f"{_count(len(slices), 'slice')}, {_count(len(endpoints), 'endpoint')}"
+    return Group(head, Line(f"  {counts}, {ready} ready", style="bold"))
 
 
 def _same_tables(
-    one: ResolvedService, zones: dict[str, str], titles: Iterable[str]
+    resolved: ResolvedService, zones: dict[str, str], titles: Iterable[str]
 ) -> list[tuple[Grid, list[str]]]:
-    """Return one table for all ports that every node treats alike, with the names of the ports."""
-    found: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    """Return one table for all ports that every node routes alike, with the names of the ports."""
+    names_by_table: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for title in titles:
         rows: dict[tuple[str, ...], list[str]] = {}
         columns: tuple[str, ...] = ()
-        for node, ports in one.nodes.items():
+        for node, ports in resolved.nodes.items():
             for port in ports:
                 if port.title == title:
                     columns, cells = _cells(port, node)
@@ -172,8 +174,8 @@ def _same_tables(
                 for (zone, *cells), nodes in sorted(rows.items(), key=lambda row: row[0][0])
             ),
         )
-        found.setdefault(table, []).append(title)
-    return [(_table(rows), names) for rows, names in found.items()]
+        names_by_table.setdefault(table, []).append(title)
+    return [(_table(rows), names) for rows, names in names_by_table.items()]
 
 
 def _table(rows: tuple[tuple[str, ...], ...]) -> Grid:
@@ -187,18 +189,18 @@ def _table(rows: tuple[tuple[str, ...], ...]) -> Grid:
 
 def _cells(resolved: ResolvedPort, node: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     port, selection = resolved.port, resolved.selection
-    total = sum(one.ready for one in selection.reachable)
+    total = sum(endpoint.ready for endpoint in selection.reachable)
     on_node = selection.mode in (RoutingMode.SAME_NODE, RoutingMode.NODE_LEVEL)
     inside = on_node or port.internal_policy is not TrafficPolicy.CLUSTER
     outside = on_node or port.external_policy is not TrafficPolicy.CLUSTER
-    columns = {"cluster IP": _resolve_outcome(selection.internal, node if inside else "")}
+    columns = {"cluster IP": _describe_outcome(selection.internal, node if inside else "")}
     for name, exists in (
         ("node port", port.has_node_port),
         ("load balancer", bool(port.load_balancer_ips)),
         ("external IP", bool(port.external_ips)),
     ):
         if exists:
-            columns[name] = _resolve_outcome(selection.external, node if outside else "")
+            columns[name] = _describe_outcome(selection.external, node if outside else "")
     mode = _MODES[selection.mode]
     if selection.by_slice_labels and selection.mode is RoutingMode.ALL:
         mode = "zone's slices"
@@ -207,7 +209,7 @@ def _cells(resolved: ResolvedPort, node: str) -> tuple[tuple[str, ...], tuple[st
     return tuple(columns), (*columns.values(), mode)
 
 
-def _resolve_outcome(outcome: Outcome, node: str) -> str:
+def _describe_outcome(outcome: Outcome, node: str) -> str:
     match outcome.verdict:
         case PacketVerdict.DROP:
             return "dropped"
@@ -217,16 +219,16 @@ def _resolve_outcome(outcome: Outcome, node: str) -> str:
             pass
     if not outcome.endpoints:
         return "-"
-    if node and all(one.node_name == node for one in outcome.endpoints):
+    if node and all(endpoint.node_name == node for endpoint in outcome.endpoints):
         return f"{len(outcome.endpoints)} on own node"
-    zones = Counter(one.zone or "no zone" for one in outcome.endpoints)
+    zones = Counter(endpoint.zone or "no zone" for endpoint in outcome.endpoints)
     if len(zones) > 3:
         return f"{len(outcome.endpoints)} in {len(zones)} zones"
     return ", ".join(f"{zones[zone]} in {zone}" for zone in sorted(zones))
 
 
-def _explanation(one: ResolvedService) -> RenderableType:
-    reasons = _reasons(one)
+def _explanation(resolved: ResolvedService) -> RenderableType:
+    reasons = _reasons(resolved)
     lines = Grid.grid(padding=(0, 2, 0, 0))
     lines.add_column(style="dim", no_wrap=True, min_width=LABEL_WIDTH)
     lines.add_column(overflow="fold")
@@ -235,29 +237,29 @@ def _explanation(one: ResolvedService) -> RenderableType:
         lines.add_row("why" if number == 0 else "", Line(_short(reason.message) + more))
     if len(reasons) > SHOWN_REASONS:
         lines.add_row("", Line(f"and {len(reasons) - SHOWN_REASONS} more, see -o json"))
-    for error in one.errors:
+    for error in resolved.errors:
         lines.add_row(Line("error", style="red"), Line(error))
-    for number, event in enumerate(one.events):
+    for number, event in enumerate(resolved.events):
         lines.add_row("event" if number == 0 else "", Line(f"{event.reason}: {event.message}"))
-    for condition in one.conditions:
-        told = f"{condition.type}={condition.status} ({condition.reason})"
-        lines.add_row("status", Line(told))
+    for condition in resolved.conditions:
+        text = f"{condition.type}={condition.status} ({condition.reason})"
+        lines.add_row("status", Line(text))
     return lines
 
 
-def _fixes(one: ResolvedService) -> list[str]:
-    """Return what would mend the Service's routing, each once."""
-    fixes = dict.fromkeys(reason.fix for reason, _ in _reasons(one) if reason.fix)
+def _fixes(resolved: ResolvedService) -> list[str]:
+    """Return the commands that would fix the Service's routing, each once."""
+    fixes = dict.fromkeys(reason.fix for reason, _ in _reasons(resolved) if reason.fix)
     return list(fixes)[:SHOWN_REASONS]
 
 
-def _reasons(one: ResolvedService) -> list[tuple[Reason, int]]:
-    """Return each reason once, with the number of further nodes on which it holds likewise."""
+def _reasons(resolved: ResolvedService) -> list[tuple[Reason, int]]:
+    """Return each reason once, with the number of further nodes that it applies to."""
     first: dict[tuple[str, str], Reason] = {}
     nodes: dict[tuple[str, str], set[str]] = {}
-    for reason in (*one.strategy.reasons, *one.reasons):
+    for reason in (*resolved.strategy.reasons, *resolved.reasons):
         first.setdefault((reason.code, reason.message), reason)
-    for node, ports in one.nodes.items():
+    for node, ports in resolved.nodes.items():
         for reason in (reason for port in ports for reason in port.selection.reasons):
             if reason.code not in SEEN_IN_CHOICE:
                 key = (reason.code, re.sub(rf"\b{re.escape(node)}\b", "*", reason.message))

@@ -1,8 +1,7 @@
-"""Lines, tables and terminals of rich that show text of others as it is and never obey it.
+"""Lines, tables and terminals of rich that make every text plain.
 
-Every command that draws with rich takes its parts from here, and from nowhere else: text becomes
-plain as it comes in, so that neither escapes nor line ends nor markup such as [link=...] in a name
-reach a terminal.
+Commands that draw with rich use these classes and never rich's own: no escape sequence, newline or
+markup such as [link=...] in a name from outside reaches a terminal.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["Grid", "Group", "Line", "Padding", "RenderableType", "Screen", "cell
 
 
 class Line(Text):
-    """Text in styles, on one line: what would end the line is shown as an escape."""
+    """Styled text on one line; a newline in it is shown as an escape."""
 
     def __init__(self, text: str = "", style: str | Style = "", **options: Any) -> None:
         """Begin with a text."""
@@ -30,7 +29,7 @@ class Line(Text):
 
     @classmethod
     def assemble(cls, *parts: str | Text | tuple[str, str | Style], **options: Any) -> Line:
-        """Return parts in their styles, one after the other."""
+        """Return the parts in a row, each in its style."""
         line = cls(**options)
         for part in parts:
             if isinstance(part, tuple):
@@ -58,7 +57,7 @@ class Grid(Table):
 
 
 class Screen(Console):
-    """A terminal, or a file in its place, on which strings are lines."""
+    """A terminal or a file that prints strings as lines."""
 
     def __init__(self, **options: Any) -> None:
         """Take standard output, or standard error where `stderr` is set."""

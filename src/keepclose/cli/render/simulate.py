@@ -1,6 +1,8 @@
-"""The answers of `keepclose simulate` for people: the means first, then extremes and worst cases.
+"""Renders the answers of `keepclose simulate`: tables for people, plain data for JSON.
 
-Columns are those of the table in KEP-2004. The best total is marked, and never by colour alone.
+Tables show the means first, then extremes and worst cases, in the columns of KEP-2004. The best
+total is marked, and never by colour alone. Scores go up to 100, deviations are in percent, and in
+JSON a figure that does not exist is null.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import Any, Final
 
 from keepclose.cli.render.progress import format_rate
 from keepclose.cli.render.screen import Grid, Line, Screen
-from keepclose.cli.simulation import Choice
+from keepclose.cli.simulation import AlgorithmChoice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example, SizeClass
 from keepclose.simulate.datasets import DataSet
@@ -40,7 +42,10 @@ METRICS: Final = (
 
 
 def simulated_document(
-    choices: Sequence[Choice], summaries: Sequence[Summary], dataset: DataSet, seconds: float
+    choices: Sequence[AlgorithmChoice],
+    summaries: Sequence[Summary],
+    dataset: DataSet,
+    seconds: float,
 ) -> dict[str, Any]:
     """Return the answer for one run; algorithms without valid inputs have no figures."""
     return {
@@ -68,25 +73,25 @@ def compared_document(comparison: Comparison) -> dict[str, Any]:
         "mean_difference": dict(zip(SHOWN_FIGURES, comparison.differences, strict=True)),
         "by_endpoints_per_zone": [
             {
-                "from": one.above,
-                "below": one.below,
-                "inputs": one.rows,
-                "better": one.better,
-                "equal": one.equal,
-                "worse": one.worse,
-                "mean_difference": one.difference,
+                "from": size.above,
+                "below": size.below,
+                "inputs": size.rows,
+                "better": size.better,
+                "equal": size.equal,
+                "worse": size.worse,
+                "mean_difference": size.difference,
             }
-            for one in comparison.sizes
+            for size in comparison.sizes
         ],
-        "best": [_example(one, comparison.zones) for one in comparison.best],
-        "worst": [_example(one, comparison.zones) for one in comparison.worst],
+        "best": [_example(example, comparison.zones) for example in comparison.best],
+        "worst": [_example(example, comparison.zones) for example in comparison.worst],
     }
 
 
 def churn_document(
     results: Sequence[tuple[Scenario, Sequence[Churn]]], seed: int
 ) -> dict[str, Any]:
-    """Return what the mechanisms cost in each scenario; the start is no step."""
+    """Return the cost of the mechanisms in each scenario; the initial plan is no step."""
     return {
         "seed": seed,
         "scenarios": [
@@ -96,14 +101,117 @@ def churn_document(
                 "nodes": scenario.zones,
                 "endpoints": scenario.endpoints,
                 "steps": len(churns[0].changes) if churns else 0,
-                "mechanisms": [_churn(one) for one in churns],
+                "mechanisms": [_churn(churn) for churn in churns],
             }
             for scenario, churns in results
         ],
     }
 
 
-def _algorithm(choice: Choice, summary: Summary, dataset: DataSet) -> dict[str, Any]:
+def print_summaries(
+    console: Screen,
+    choices: Sequence[AlgorithmChoice],
+    summaries: Sequence[Summary],
+    *,
+    dataset: DataSet,
+    seconds: float,
+) -> None:
+    """Print the means, the extremes and the worst inputs by name."""
+    rate = format_rate(dataset.rows * len(summaries) / seconds) if seconds > 0 else "at once"
+    inputs = "1 input" if dataset.rows == 1 else f"{dataset.rows:,} inputs"
+    console.print(f"{inputs} of {dataset.name} in {seconds:.1f} s, {rate}")
+    console.print()
+    console.print(_means(choices, summaries))
+    console.print()
+    console.print(_extremes(choices, summaries))
+    console.print()
+    console.print(_worst_cases(choices, summaries, dataset))
+
+
+def print_comparison(console: Screen, comparison: Comparison) -> None:
+    """Print how often the first algorithm is better, by how much, and the clearest examples."""
+    console.print(Line(f"{comparison.first} against {comparison.second}", style="bold"))
+    rows = comparison.rows
+    console.print(
+        f"{rows:,} inputs: better {_part(comparison.better, rows)}, "
+        f"equal {_part(comparison.equal, rows)}, worse {_part(comparison.worse, rows)}"
+    )
+    for count, text in (
+        (comparison.only_first, f"only {comparison.first} has a valid result"),
+        (comparison.only_second, f"only {comparison.second} has a valid result"),
+        (comparison.neither, "neither has a valid result"),
+    ):
+        if count:
+            console.print(f"{_part(count, rows)}: {text}")
+    console.print()
+    table = _table("mean difference", *METRICS)
+    table.add_row(
+        f"{comparison.first} - {comparison.second}",
+        *(f"{value:+.2f}" for value in comparison.differences),
+    )
+    console.print(table)
+    console.print()
+    table = _table("endpoints per zone", "inputs", "better", "equal", "worse", "mean difference")
+    for size in comparison.sizes:
+        if size.rows:
+            table.add_row(
+                name_size(size),
+                f"{size.rows:,}",
+                *(f"{count / size.rows:.1%}" for count in (size.better, size.equal, size.worse)),
+                f"{size.difference:+.2f}",
+            )
+    console.print(table)
+    for title, examples in (
+        (f"best for {comparison.first}", comparison.best),
+        (f"best for {comparison.second}", comparison.worst),
+    ):
+        console.print()
+        if examples:
+            console.print(_examples(title, examples, comparison))
+        else:
+            console.print(Line(f"{title}: no input", style="dim"))
+
+
+def print_churn(console: Screen, scenario: Scenario, churns: Sequence[Churn]) -> None:
+    """Print the cost of each mechanism in a scenario."""
+    zones = ", ".join(f"{zone} {count}" for zone, count in scenario.zones.items())
+    console.print(Line(scenario.name, style="bold") + Line(f"  {scenario.about}"))
+    steps = len(churns[0].changes) if churns else 0
+    console.print(f"{scenario.endpoints} endpoints at the start, nodes: {zones}, {steps} steps")
+    table = _table("mechanism", "re-hinted", "written", "Random", "in zone", "overload", "worst")
+    for churn in churns:
+        table.add_row(
+            churn.mechanism,
+            f"{churn.rehinted:,}",
+            f"{churn.written:,}",
+            f"{churn.random_share:.0%}",
+            f"{churn.in_zone:.1%}",
+            f"{churn.mean_overload:.1%}",
+            f"{churn.worst_overload:.1%}",
+        )
+    console.print(table)
+
+
+def name_size(size: SizeClass) -> str:
+    """Return the range of a size class in words."""
+    if size.below is None:
+        return f"{size.above} and more"
+    return f"less than {size.below}" if size.above == 0 else f"{size.above} to {size.below - 1}"
+
+
+def explain_comparison(example: Example) -> str:
+    """Return the metrics that cause most of the difference between two totals, in words."""
+    first, second = example.first, example.second
+    parts = [
+        (f"{first[1] - second[1]:+.1f} in zone", abs(first[1] - second[1])),
+        (f"{first[4] - second[4]:+.1f} % worst overload", abs(first[4] - second[4]) / 2),
+        (f"{first[3] - second[3]:+.1f} slices", abs(first[3] - second[3]) / 3),
+    ]
+    largest_first = sorted((part for part in parts if part[1] > 0.05), key=lambda part: -part[1])
+    return ", ".join(text for text, _ in largest_first)
+
+
+def _algorithm(choice: AlgorithmChoice, summary: Summary, dataset: DataSet) -> dict[str, Any]:
     document: dict[str, Any] = {
         "name": choice.name,
         "variant": choice.variant,
@@ -150,30 +258,30 @@ def _worst(worst: Worst | None, dataset: DataSet) -> dict[str, Any] | None:
     }
 
 
-def _example(one: Example, zones: Sequence[str]) -> dict[str, Any]:
+def _example(example: Example, zones: Sequence[str]) -> dict[str, Any]:
     return {
-        "input": one.label,
-        "row": one.row,
+        "input": example.label,
+        "row": example.row,
         "zones": [
             {"name": zone, "nodes": nodes, "endpoints": endpoints}
-            for zone, nodes, endpoints in zip(zones, one.nodes, one.endpoints, strict=True)
+            for zone, nodes, endpoints in zip(zones, example.nodes, example.endpoints, strict=True)
         ],
-        "difference": one.difference,
-        "first": dict(zip(SHOWN_FIGURES, one.first, strict=True)),
-        "second": dict(zip(SHOWN_FIGURES, one.second, strict=True)),
+        "difference": example.difference,
+        "first": dict(zip(SHOWN_FIGURES, example.first, strict=True)),
+        "second": dict(zip(SHOWN_FIGURES, example.second, strict=True)),
     }
 
 
-def _churn(one: Churn) -> dict[str, Any]:
-    kinds = dict.fromkeys(step.event for step in one.changes)
+def _churn(churn: Churn) -> dict[str, Any]:
+    kinds = dict.fromkeys(step.event for step in churn.changes)
     return {
-        "name": one.mechanism,
-        "rehinted": one.rehinted,
-        "slices_written": one.written,
-        "random_share": one.random_share,
-        "mean_in_zone": 100 * one.in_zone,
-        "mean_overload_percent": 100 * one.mean_overload,
-        "max_overload_percent": 100 * one.worst_overload,
+        "name": churn.mechanism,
+        "rehinted": churn.rehinted,
+        "slices_written": churn.written,
+        "random_share": churn.random_share,
+        "mean_in_zone": 100 * churn.in_zone,
+        "mean_overload_percent": 100 * churn.mean_overload,
+        "max_overload_percent": 100 * churn.worst_overload,
         "events": [
             {
                 "event": kind.value,
@@ -183,113 +291,14 @@ def _churn(one: Churn) -> dict[str, Any]:
                 "random_steps": sum(step.is_random for step in steps),
             }
             for kind in kinds
-            for steps in [[step for step in one.changes if step.event is kind]]
+            for steps in [[step for step in churn.changes if step.event is kind]]
         ],
     }
 
 
-def print_summaries(
-    console: Screen,
-    choices: Sequence[Choice],
-    summaries: Sequence[Summary],
-    *,
-    dataset: DataSet,
-    seconds: float,
-) -> None:
-    """Print the means, the extremes and the worst inputs by name."""
-    rate = format_rate(dataset.rows * len(summaries) / seconds) if seconds > 0 else "at once"
-    inputs = "1 input" if dataset.rows == 1 else f"{dataset.rows:,} inputs"
-    console.print(f"{inputs} of {dataset.name} in {seconds:.1f} s, {rate}")
-    console.print()
-    console.print(_means(choices, summaries))
-    console.print()
-    console.print(_extremes(choices, summaries))
-    console.print()
-    console.print(_worst_cases(choices, summaries, dataset))
-
-
-def print_comparison(console: Screen, one: Comparison) -> None:
-    """Print how often the first algorithm is better, by what, where, and the clearest examples."""
-    console.print(Line(f"{one.first} against {one.second}", style="bold"))
-    console.print(
-        f"{one.rows:,} inputs: better {_part(one.better, one.rows)}, "
-        f"equal {_part(one.equal, one.rows)}, worse {_part(one.worse, one.rows)}"
-    )
-    for count, text in (
-        (one.only_first, f"only {one.first} has a valid result"),
-        (one.only_second, f"only {one.second} has a valid result"),
-        (one.neither, "neither has a valid result"),
-    ):
-        if count:
-            console.print(f"{_part(count, one.rows)}: {text}")
-    console.print()
-    table = _table("mean difference", *METRICS)
-    table.add_row(f"{one.first} - {one.second}", *(f"{value:+.2f}" for value in one.differences))
-    console.print(table)
-    console.print()
-    table = _table("endpoints per zone", "inputs", "better", "equal", "worse", "mean difference")
-    for size in one.sizes:
-        if size.rows:
-            table.add_row(
-                name_size(size),
-                f"{size.rows:,}",
-                *(f"{count / size.rows:.1%}" for count in (size.better, size.equal, size.worse)),
-                f"{size.difference:+.2f}",
-            )
-    console.print(table)
-    for title, examples in (
-        (f"best for {one.first}", one.best),
-        (f"best for {one.second}", one.worst),
-    ):
-        console.print()
-        if examples:
-            console.print(_examples(title, examples, one))
-        else:
-            console.print(Line(f"{title}: no input", style="dim"))
-
-
-def print_churn(console: Screen, scenario: Scenario, churns: Sequence[Churn]) -> None:
-    """Print what each mechanism cost in a scenario."""
-    zones = ", ".join(f"{zone} {count}" for zone, count in scenario.zones.items())
-    console.print(Line(scenario.name, style="bold") + Line(f"  {scenario.about}"))
-    steps = len(churns[0].changes) if churns else 0
-    console.print(f"{scenario.endpoints} endpoints at the start, nodes: {zones}, {steps} steps")
-    table = _table("mechanism", "re-hinted", "written", "Random", "in zone", "overload", "worst")
-    for one in churns:
-        table.add_row(
-            one.mechanism,
-            f"{one.rehinted:,}",
-            f"{one.written:,}",
-            f"{one.random_share:.0%}",
-            f"{one.in_zone:.1%}",
-            f"{one.mean_overload:.1%}",
-            f"{one.worst_overload:.1%}",
-        )
-    console.print(table)
-
-
-def name_size(size: SizeClass) -> str:
-    """Return a class of sizes in words."""
-    if size.below is None:
-        return f"{size.above} and more"
-    return f"less than {size.below}" if size.above == 0 else f"{size.above} to {size.below - 1}"
-
-
-def explain_comparison(example: Example) -> str:
-    """Return what makes up most of a difference between two totals, in words."""
-    first, second = example.first, example.second
-    parts = [
-        (f"{first[1] - second[1]:+.1f} in zone", abs(first[1] - second[1])),
-        (f"{first[4] - second[4]:+.1f} % worst overload", abs(first[4] - second[4]) / 2),
-        (f"{first[3] - second[3]:+.1f} slices", abs(first[3] - second[3]) / 3),
-    ]
-    told = sorted((part for part in parts if part[1] > 0.05), key=lambda part: -part[1])
-    return ", ".join(text for text, _ in told)
-
-
-def _means(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Grid:
+def _means(choices: Sequence[AlgorithmChoice], summaries: Sequence[Summary]) -> Grid:
     invalid = any(summary.invalid for summary in summaries)
-    # Where some inputs are invalid, their number takes the room of the mean of the worst.
+    # Where inputs are invalid, their number replaces the mean of the worst overload.
     last = ["worst overload", "invalid"] if invalid else ["mean worst", "worst overload"]
     columns = ["total", "in zone", "overload", "slices", *last]
     table = _table("algorithm", *columns)
@@ -310,7 +319,7 @@ def _means(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Grid:
     return table
 
 
-def _extremes(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Grid:
+def _extremes(choices: Sequence[AlgorithmChoice], summaries: Sequence[Summary]) -> Grid:
     table = _table("highest/lowest", "total", "in zone", "overload", "slices")
     for choice, summary in zip(choices, summaries, strict=True):
         figures = summary.figures
@@ -322,7 +331,9 @@ def _extremes(choices: Sequence[Choice], summaries: Sequence[Summary]) -> Grid:
     return table
 
 
-def _worst_cases(choices: Sequence[Choice], summaries: Sequence[Summary], dataset: DataSet) -> Grid:
+def _worst_cases(
+    choices: Sequence[AlgorithmChoice], summaries: Sequence[Summary], dataset: DataSet
+) -> Grid:
     table = Grid(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     table.add_column("worst cases", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -339,13 +350,13 @@ def _worst_cases(choices: Sequence[Choice], summaries: Sequence[Summary], datase
     return table
 
 
-def _examples(title: str, examples: Sequence[Example], one: Comparison) -> Grid:
+def _examples(title: str, examples: Sequence[Example], comparison: Comparison) -> Grid:
     table = Grid(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     table.add_column(title, overflow="fold")
     table.add_column("nodes")
     table.add_column("endpoints")
-    table.add_column(one.first, justify="right")
-    table.add_column(one.second, justify="right")
+    table.add_column(comparison.first, justify="right")
+    table.add_column(comparison.second, justify="right")
     table.add_column("by", overflow="fold")
     for example in examples:
         table.add_row(

@@ -1,6 +1,7 @@
-"""The answer of `keepclose simulate` as one page that stands alone: tables and charts, no scripts.
+"""Renders the answer of `keepclose simulate` as one self-contained HTML page, without scripts.
 
-The page works in dark and in light and without a network. All text from outside is escaped.
+The page has tables and charts, a dark and a light style, and loads nothing from a network. All text
+from outside is escaped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from keepclose.cli.render.charts import (
     draw_ridges,
 )
 from keepclose.cli.render.simulate import name_size
-from keepclose.cli.simulation import Choice
+from keepclose.cli.simulation import AlgorithmChoice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example
 from keepclose.simulate.datasets import DataSet
@@ -30,7 +31,7 @@ from keepclose.simulate.summary import Summary, Worst
 
 NAMED_INPUTS_HTML: Final = 10
 COMPARED_ROWS: Final = 50_000
-"""So many inputs are enough to see where algorithms differ."""
+"""A sample of this size shows where algorithms differ."""
 _HUES: Final = ("#4477cc", "#cc6633", "#2f9e6e", "#aa4499", "#b08a00")
 _MORE_HUES: Final = ("#33a0b8", "#cc4455", "#7766cc", "#6b8e23", "#888888")
 
@@ -54,22 +55,22 @@ _STYLE: Final = (
 ) + "".join(f".s{n}{{fill:{hue}}}" for n, hue in enumerate((*_HUES, *_MORE_HUES)))
 
 
-class Report(msgspec.Struct, frozen=True):
-    """All that a page can show; empty parts are left out."""
+class SimulationReport(msgspec.Struct, frozen=True):
+    """The content of a page; empty parts are omitted."""
 
     command: str
-    choices: Sequence[Choice]
+    choices: Sequence[AlgorithmChoice]
     summaries: Sequence[Summary]
     dataset: DataSet
     seconds: float
     comparisons: Sequence[Comparison] = ()
-    """Each of one other algorithm against the best."""
+    """The best algorithm against each other one."""
     compared_rows: int = 0
     scenario: Scenario | None = None
     churns: Sequence[Churn] = ()
 
 
-def render_report(report: Report) -> str:
+def render_report(report: SimulationReport) -> str:
     """Return the whole page."""
     data = report.dataset
     sections = [
@@ -103,11 +104,11 @@ def render_report(report: Report) -> str:
 def _section(title: str, content: str, about: str) -> str:
     if not content:
         return ""
-    told = f'<p class="dim">{escape(about)}</p>' if about else ""
-    return f"<h2>{escape(title)}</h2>\n{told}{content}\n"
+    intro = f'<p class="dim">{escape(about)}</p>' if about else ""
+    return f"<h2>{escape(title)}</h2>\n{intro}{content}\n"
 
 
-def _means(report: Report) -> str:
+def _means(report: SimulationReport) -> str:
     best = max((s.figures.total.mean for s in report.summaries if s.figures), default=0.0)
     rows, marks = [], []
     for choice, summary in zip(report.choices, report.summaries, strict=True):
@@ -126,12 +127,12 @@ def _means(report: Report) -> str:
     return _table(("algorithm", *names, "valid", "invalid"), rows, marks)
 
 
-def _ridges(report: Report) -> str:
+def _ridges(report: SimulationReport) -> str:
     rows = [(c.title, s.histograms.total) for c, s in _with_figures(report)]
     return draw_ridges(rows, low=0, high=100) if rows else ""
 
 
-def _planes(report: Report) -> str:
+def _planes(report: SimulationReport) -> str:
     pairs = _with_figures(report)
     points = [
         Point(choice.title, summary.figures.in_zone.mean, summary.figures.max_deviation.mean)
@@ -158,7 +159,7 @@ def _halved(plane: Sequence[Sequence[int]]) -> list[list[int]]:
     ]
 
 
-def _extremes(report: Report) -> str:
+def _extremes(report: SimulationReport) -> str:
     rows = []
     for choice, summary in _with_figures(report):
         if summary.figures is not None:
@@ -168,7 +169,7 @@ def _extremes(report: Report) -> str:
     return _table(("algorithm", "total", "in zone", "overload", "slices", "worst %"), rows)
 
 
-def _worst_cases(report: Report) -> str:
+def _worst_cases(report: SimulationReport) -> str:
     rows = []
     for choice, summary in zip(report.choices, report.summaries, strict=True):
         for what, worst in (
@@ -188,24 +189,25 @@ def _names(worst: Worst, dataset: DataSet) -> str:
     return ", ".join(labels) + (", ..." if worst.count > len(labels) else "")
 
 
-def _differences(report: Report) -> str:
+def _differences(report: SimulationReport) -> str:
     if not report.comparisons:
         return ""
-    bars = [(one.second, (one.better, one.equal, one.worse)) for one in report.comparisons]
-    best = report.comparisons[0].first
+    comparisons = report.comparisons
+    bars = [(other.second, (other.better, other.equal, other.worse)) for other in comparisons]
+    best = comparisons[0].first
     parts = (f"{best} is better", "equal", f"{best} is worse")
-    sizes = [name_size(size) for size in report.comparisons[0].sizes if size.rows]
+    sizes = [name_size(size) for size in comparisons[0].sizes if size.rows]
     rows = [
         [
-            one.second,
-            f"{one.differences[0]:+.2f}",
-            *(f"{s.difference:+.2f}" for s in one.sizes if s.rows),
+            other.second,
+            f"{other.differences[0]:+.2f}",
+            *(f"{size.difference:+.2f}" for size in other.sizes if size.rows),
         ]
-        for one in report.comparisons
+        for other in comparisons
     ]
     head = (f"{best} minus", "all", *(f"{size} per zone" for size in sizes))
     examples = [
-        [one.second, _inputs_of(one.best), _inputs_of(one.worst)] for one in report.comparisons
+        [other.second, _inputs_of(other.best), _inputs_of(other.worst)] for other in comparisons
     ]
     return (
         draw_parts(bars, parts)
@@ -215,50 +217,50 @@ def _differences(report: Report) -> str:
 
 
 def _inputs_of(examples: Sequence[Example]) -> str:
-    return "; ".join(f"{one.label} ({one.difference:+.1f})" for one in examples[:3])
+    return "; ".join(f"{example.label} ({example.difference:+.1f})" for example in examples[:3])
 
 
-def _about_differences(report: Report) -> str:
+def _about_differences(report: SimulationReport) -> str:
     if not report.comparisons:
         return ""
     return f"The best mean against each other algorithm, on {report.compared_rows:,} inputs."
 
 
-def _churn(report: Report) -> str:
+def _churn(report: SimulationReport) -> str:
     if not report.churns:
         return ""
     rows = [
         [
-            one.mechanism,
-            f"{one.rehinted:,}",
-            f"{one.written:,}",
-            f"{one.random_share:.0%}",
-            f"{one.in_zone:.1%}",
-            f"{one.mean_overload:.1%}",
-            f"{one.worst_overload:.1%}",
+            churn.mechanism,
+            f"{churn.rehinted:,}",
+            f"{churn.written:,}",
+            f"{churn.random_share:.0%}",
+            f"{churn.in_zone:.1%}",
+            f"{churn.mean_overload:.1%}",
+            f"{churn.worst_overload:.1%}",
         ]
-        for one in report.churns
+        for churn in report.churns
     ]
     head = ("mechanism", "re-hinted", "slices written", "Random", "in zone", "overload", "worst")
-    hinted = [(one.mechanism, float(one.rehinted)) for one in report.churns]
-    written = [(one.mechanism, float(one.written)) for one in report.churns]
+    rehinted = [(churn.mechanism, float(churn.rehinted)) for churn in report.churns]
+    written = [(churn.mechanism, float(churn.written)) for churn in report.churns]
     return (
         _table(head, rows)
         + "<p>Endpoints that came to serve another zone</p>"
-        + draw_bars(hinted, title="Endpoints re-hinted by mechanism")
+        + draw_bars(rehinted, title="Endpoints re-hinted by mechanism")
         + "<p>Slices written</p>"
         + draw_bars(written, title="Slices written by mechanism")
     )
 
 
-def _about_churn(report: Report) -> str:
+def _about_churn(report: SimulationReport) -> str:
     if report.scenario is None:
         return ""
     steps = len(report.churns[0].changes) if report.churns else 0
     return f"Scenario {report.scenario.name}, {steps} steps: {report.scenario.about}."
 
 
-def _with_figures(report: Report) -> list[tuple[Choice, Summary]]:
+def _with_figures(report: SimulationReport) -> list[tuple[AlgorithmChoice, Summary]]:
     pairs = zip(report.choices, report.summaries, strict=True)
     return [(choice, summary) for choice, summary in pairs if summary.figures is not None]
 
@@ -270,7 +272,7 @@ def _table(
     *,
     text: Sequence[int] = (),
 ) -> str:
-    """Return a table; marked rows stand out, and `text` are the columns that hold no numbers."""
+    """Return a table; marked rows are bold, and `text` are the columns that hold no numbers."""
     if not rows:
         return ""
     lines = ["<table><tr>", *(f"<th>{escape(name)}</th>" for name in head), "</tr>\n"]

@@ -1,7 +1,7 @@
-"""The answer of `keepclose traffic` for people: how many, who reached whom, why, and the sums.
+"""Renders the answer of `keepclose traffic`: totals, a matrix of zones, the reasons, and the sums.
 
-A matrix stands in whatever form fits the width: counts with percents, percents alone, or a list of
-what is not empty. Every line ends with its last sign, and colour only helps.
+The matrix has the first form that fits the width: counts with percents, percents alone, or a list
+of the cells that are not empty. Lines have no trailing blanks, and colour is never the only sign.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Cell = Callable[[TrafficRow, str], str]
 
 
 def print_traffic(console: Screen, report: TrafficReport, *, by_node: bool = False) -> None:
-    """Print the report, with a second matrix node by node if asked for."""
+    """Print the report, and with `by_node` a second matrix node by node."""
     width = min(console.width, WIDEST_NAME)
     is_outside = report.via != "cluster-ip"
     lines = _matrix(
@@ -113,7 +113,7 @@ def _grid(
 def _list(
     rows: Sequence[TrafficRow], columns: Sequence[str], *, word: str, width: int
 ) -> list[Line]:
-    """Return a line or more for each row: what it reached in percent, and expected in brackets."""
+    """Return lines for each row: the measured percents, and the expected ones in brackets."""
     names = [row.source or _NO_ZONE for row in rows]
     longest = max(map(len, names), default=0)
     lines = []
@@ -153,15 +153,15 @@ def _explanation(report: TrafficReport, width: int) -> list[Line]:
             lines += _labelled("✗", row.fault, width, style="red")
     for cause in report.causes:
         lines += _labelled("why", cause, width, style="dim")
-    told = _gather_reasons(report)
-    for reason in told[:SHOWN_TRAFFIC_REASONS]:
+    reasons = _gather_reasons(report)
+    for reason in reasons[:SHOWN_TRAFFIC_REASONS]:
         lines += _labelled("why", reason.words, width, style="dim")
-    if len(told) > SHOWN_TRAFFIC_REASONS:
-        more = f"and {len(told) - SHOWN_TRAFFIC_REASONS} more, see -o json"
+    if len(reasons) > SHOWN_TRAFFIC_REASONS:
+        more = f"and {len(reasons) - SHOWN_TRAFFIC_REASONS} more, see -o json"
         lines += _labelled("", more, width, style="dim")
     for note in report.notes:
         lines += _labelled("note", note, width, style="dim")
-    # Never folded: a command that is broken into lines cannot be copied.
+    # Never wrapped: a command that is broken into lines cannot be copied.
     fixes = dict.fromkeys(r.fix for row in report.rows for r in row.reasons if r.fix)
     shown = [*fixes][:SHOWN_TRAFFIC_REASONS]
     lines += [Line.assemble((f"{'fix':<4}  ", "dim"), (fix, "green")) for fix in shown]
@@ -169,7 +169,7 @@ def _explanation(report: TrafficReport, width: int) -> list[Line]:
 
 
 class _GatheredReason(NamedTuple):
-    """A reason in the words of its first row, and the rows and nodes on which it holds likewise."""
+    """A reason with the message of its first row, and all rows and nodes that it applies to."""
 
     message: str
     rows: list[str]
@@ -185,18 +185,18 @@ class _GatheredReason(NamedTuple):
 
 
 def _gather_reasons(report: TrafficReport) -> list[_GatheredReason]:
-    """Return each reason once, where only the names of zone and node differ from row to row."""
+    """Return each reason once, also where rows name different zones and nodes in it."""
     gathered: dict[str, _GatheredReason] = {}
     for row in report.rows:
         for reason in row.reasons:
             kind, _, node = reason.subject.partition(" ")
-            # Only of what is said about one node it is news that it holds on others.
+            # Other reasons are not about single nodes, so counting nodes would say nothing.
             is_of_node = kind == "Node"
-            names = [one for one in (row.source, node) if one and is_of_node]
+            names = [name for name in (row.source, node) if name and is_of_node]
             key = reason.message
             for name in names:
                 key = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-]|\.\w)", "*", key)
-            # One row has each reason once already, for all its nodes.
+            # A row has each reason once, for all its nodes; a second one in it is another reason.
             if key in gathered and gathered[key].rows[-1] == row.source:
                 key = reason.message
             first = gathered.setdefault(key, _GatheredReason(reason.message, [], 0))
@@ -219,12 +219,12 @@ def _footer(report: TrafficReport, width: int) -> list[Line]:
         parts.append(f"in zone {100 * report.in_zone:.1f} %")
         parts.append(f"on node {100 * report.on_node:.1f} %")
     if report.busiest is not None:
-        one = report.busiest
-        where = f"{one.pod}, {one.zone or one.node or _NO_ZONE}"
-        share = f"busiest endpoint {one.times:.2f}x its fair share"
-        if one.expected is not None:
-            share += f", {one.expected:.2f}x expected"
-        if one.is_beyond_chance:
+        busiest = report.busiest
+        where = f"{busiest.pod}, {busiest.zone or busiest.node or _NO_ZONE}"
+        share = f"busiest endpoint {busiest.times:.2f}x its fair share"
+        if busiest.expected is not None:
+            share += f", {busiest.expected:.2f}x expected"
+        if busiest.is_beyond_chance:
             share += ", beyond chance"
         parts.append(f"{share} ({where})")
     lines: list[Line] = []
