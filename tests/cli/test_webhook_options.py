@@ -121,6 +121,6 @@ def test_labels_are_read() -> None:
 def test_where_a_webhook_is_at_home() -> None:
     """Its Lease and Secret stand beside its Service, and its certificate is for that name."""
     settings = WebhookSettings(service=ServiceTarget("net", "hooks"))
-    assert (settings.home, settings.hosts[0]) == ("net", "hooks.net.svc")
+    assert (settings.namespace, settings.hosts[0]) == ("net", "hooks.net.svc")
     outside = WebhookSettings(url="https://[fd00::1]:9443")
-    assert (outside.home, outside.hosts) == ("kube-system", ("fd00::1",))
+    assert (outside.namespace, outside.hosts) == ("kube-system", ("fd00::1",))

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from keepclose.lab.traffic.report import Busiest, SourceRow, ReportedReason, TrafficReport, TrafficRow
+from keepclose.lab.traffic.report import (
+    Busiest,
+    ReportedReason,
+    SourceRow,
+    TrafficReport,
+    TrafficRow,
+)
 
 FALLBACK = ReportedReason(
     "ZoneNotHinted",
