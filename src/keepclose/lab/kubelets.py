@@ -324,7 +324,8 @@ class Kubelets:
                     uid=meta.uid,
                     grace_period=0,
                 )
-        self._deleted[pod.key] = meta.uid
+                # NB: not after a conflict: the server may ask for another attempt.
+                self._deleted[pod.key] = meta.uid
 
     def _tell(self, pod: KubeletPod, happenings: Iterable[Happening]) -> None:
         for one in happenings:
