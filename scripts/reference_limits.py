@@ -307,6 +307,14 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
+        "apiserver.event_expiry:EVENT_SECONDS",
+        "seconds",
+        "age of an Event since it was last written, or since the server started",
+        "it is removed",
+        "the same, and a restart does not prolong it",
+    ),
+    Limit(
+        WATCHES,
         f"{_STORE}:HISTORY",
         "count",
         "changes of a kind from which a watch can begin",

@@ -87,6 +87,7 @@ def test_each_limit_of_the_server_is_stated() -> None:
 
 # Limits whose names do not tell that they are limits, by what they are about.
 PROMISED = {
+    "age of an Event": "apiserver.event_expiry:EVENT_SECONDS",
     "history in bytes": "apiserver.storage.store:HISTORY_BYTES",
     "all history in bytes": "apiserver.storage.store:TOTAL_HISTORY_BYTES",
     "bytes that wait for a watcher": "apiserver.storage.subscriptions:PENDING_BYTES",

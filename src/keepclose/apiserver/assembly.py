@@ -22,6 +22,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
+from keepclose.apiserver.event_expiry import EVENT_SECONDS, EventExpiry
 from keepclose.apiserver.failures import Failure
 from keepclose.apiserver.garbage import Collector
 from keepclose.apiserver.graces import Graces
@@ -108,6 +109,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     runs_controllers: bool = True
     # Whether a damaged store is kept aside and what is intact of it used.
     recovers_store: bool = False
+    # How long an Event is kept after it was last written.
+    event_seconds: float = EVENT_SECONDS
     # Fewer where the process may not open so many files.
     max_connections: int = MAX_CONNECTIONS
 
@@ -146,6 +149,7 @@ class ApiServer:
         deleter = Deleter(self.store, kinds)
         self._collector = Collector(self.store, kinds, deleter.delete_dependent)
         self._graces = Graces(self.store, deleter.end_grace)
+        self._event_expiry = EventExpiry(self.store, seconds=settings.event_seconds)
         self._kubernetes_service = KubernetesService(
             self.writer,
             deleter,
@@ -199,7 +203,11 @@ class ApiServer:
             raise StartError(_explain_no_listening(settings.host, settings.port, error)) from error
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"https://{host}:{port}"
-        follow: list[Callable[[], Awaitable[None]]] = [self._collector.run, self._graces.run]
+        follow: list[Callable[[], Awaitable[None]]] = [
+            self._collector.run,
+            self._graces.run,
+            self._event_expiry.run,
+        ]
         try:
             # NB: before the first client knows of the server, so that it finds all there.
             if settings.makes_own_service:

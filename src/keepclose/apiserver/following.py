@@ -59,3 +59,40 @@ async def follow_stores(
     finally:
         for subscription in followed.values():
             subscription.close()
+
+
+async def follow_deadlines(
+    store: Store,
+    name: str,
+    *,
+    resume: Callable[[], None],
+    handle: Callable[[Change], None],
+    end_due: Callable[[], float | None],
+) -> None:
+    """Have the changes of a store handled and what is due ended, until the store is closed.
+
+    `end_due` ends what is due and returns in how many seconds more is; when that is 0 or less, the
+    event loop goes on before the next call.
+    """
+    subscription = store.subscribe(name, since=None)
+    try:
+        resume()
+        while True:
+            left = end_due()
+            if left is not None and left <= 0:
+                await asyncio.sleep(0)
+            try:
+                async with asyncio.timeout(left):
+                    changes = await subscription.next()
+            except TimeoutError:
+                continue
+            except Overflow:
+                subscription = store.subscribe(name, since=None)
+                resume()
+                continue
+            for change in changes:
+                handle(change)
+    except Closed:
+        return
+    finally:
+        subscription.close()

@@ -13,7 +13,6 @@ passed since the server learned of it, by the clock that never goes back, whiche
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import heapq
 import time
@@ -24,8 +23,8 @@ import msgspec
 import structlog
 
 from keepclose.apiserver.failures import Failure
-from keepclose.apiserver.storage.entries import DELETED, Entry
-from keepclose.apiserver.storage.errors import Closed, Overflow
+from keepclose.apiserver.following import follow_deadlines
+from keepclose.apiserver.storage.entries import DELETED, Change, Entry
 from keepclose.apiserver.storage.store import Store
 
 PODS: Final = "pods"
@@ -79,32 +78,9 @@ class Graces:
 
     async def run(self) -> None:
         """Follow the pods until the store is closed."""
-        subscription = self._store.subscribe(PODS, since=None)
-        try:
-            self.resume()
-            while True:
-                left = self.end_due()
-                if left is not None and left <= 0:
-                    # More pods are due, and in between the loop goes on.
-                    await asyncio.sleep(0)
-                try:
-                    async with asyncio.timeout(left):
-                        changes = await subscription.next()
-                except TimeoutError:
-                    continue
-                except Overflow:
-                    subscription = self._store.subscribe(PODS, since=None)
-                    self.resume()
-                    continue
-                for change in changes:
-                    if change.type != DELETED:
-                        self.note(change.entry)
-                    else:
-                        self.forget(change.entry)
-        except Closed:
-            return
-        finally:
-            subscription.close()
+        await follow_deadlines(
+            self._store, PODS, resume=self.resume, handle=self._handle, end_due=self.end_due
+        )
 
     def resume(self) -> None:
         """Take note of every stored pod that is on its way out."""
@@ -154,6 +130,12 @@ class Graces:
                     break
         waits = [left for queue in self._queues if (left := self._next_of(queue)) is not None]
         return min(waits, default=None)
+
+    def _handle(self, change: Change) -> None:
+        if change.type != DELETED:
+            self.note(change.entry)
+        else:
+            self.forget(change.entry)
 
     def _next_of(self, queue: _Queue) -> float | None:
         """Return in how many seconds the next pod of a queue ends; drops what no longer counts."""
