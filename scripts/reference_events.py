@@ -32,7 +32,7 @@ from keepclose.webhook.process import WEBHOOK_COMPONENT as WEBHOOK
 
 _SOURCES = Path(keepclose.__file__).parent
 _FOLDERS = ("controller", "proxy", "webhook")
-_WARNERS = ("fail", "warn")
+_WARNERS = ("publish_failure", "publish_warning")
 
 
 class _Event(NamedTuple):

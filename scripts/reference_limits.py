@@ -307,6 +307,14 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
+        "apiserver.controllers.event_expiry:EVENT_SECONDS",
+        "seconds",
+        "age of an Event since its last write, or since the server started",
+        "the Event is deleted",
+        "the same, and a restart does not renew it",
+    ),
+    Limit(
+        WATCHES,
         f"{_STORE}:_HISTORY",
         "count",
         "changes of a kind from which a watch can begin",
@@ -577,7 +585,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "heuristics.process:_MOST_BYTES",
+        "heuristics.process:_MAX_LINE_BYTES",
         "bytes",
         "an answer of a custom heuristic",
         "the heuristic counts as failed, its Services get plain routing",
@@ -676,7 +684,7 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
-        "lab.cluster.control:_LONGEST",
+        "lab.cluster.control:_MOST_REQUEST_BYTES",
         "bytes",
         "a request to a running lab",
         "connection closed",

@@ -47,7 +47,7 @@ NO_LIMITS = {
     "apiserver.serving.object_meta:_BASE_MAX": "the form of generated names",
     "apiserver.serving.responses:MOST_OF_ONE": "how the limit of warnings is divided",
     "apiserver.serving.options:_MAX_VERSION": "a number of 64 bits",
-    "apiserver.serving.reading:_MOST_READ": "the size of a cache",
+    "apiserver.serving.reading:_MOST_CACHED": "the size of a cache",
     "apiserver.serving.fair_queue:_MOST_REMEMBERED": "the size of a cache",
     "apiserver.storage.store:PENDING_LIMIT": "watches of the API set a limit of their own",
     "apiserver.registry.events:_LIMIT": "a rule of Kubernetes for one field",
@@ -86,6 +86,7 @@ def test_each_limit_of_the_server_is_stated() -> None:
 
 # Limits whose names do not tell that they are limits, by what they are about.
 PROMISED = {
+    "age of an Event": "apiserver.controllers.event_expiry:EVENT_SECONDS",
     "history in bytes": "apiserver.storage.store:HISTORY_BYTES",
     "all history in bytes": "apiserver.storage.store:TOTAL_HISTORY_BYTES",
     "bytes that wait for a watcher": "apiserver.storage.history:PENDING_BYTES",

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
+from keepclose.kube.errors import Conflict
 from keepclose.kube.requests import EVENTS, NODES, PatchType
+from keepclose.kube.transport.transport import ApiRequest, Response
 from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodPlace
 from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod, ReadinessGate
 from keepclose.model.meta import NamespacedName
@@ -325,6 +327,32 @@ async def test_a_pod_is_deleted_once_however_late_that_is_seen(
     await timed.until_gone()
     await timed.rest()
     assert timed.wire.take() == []
+
+
+async def test_a_refused_delete_is_tried_again(
+    timed: KubeletBed, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conflict leaves the pod where it is; the report of its end has the kubelet try again."""
+    await timed.add_pod()
+    await timed.until_ready()
+    await timed.delete()
+    await timed.until(lambda one: one.is_terminating)
+    await timed.rest()
+    timed.wire.take()
+    send = timed.wire.send
+    refused: list[str] = []
+
+    async def refuse_once(request: ApiRequest) -> Response:
+        if request.method == "DELETE" and not refused:
+            refused.append(request.path)
+            raise Conflict(409, "Conflict", "try again")
+        return await send(request)
+
+    monkeypatch.setattr(timed.wire, "send", refuse_once)
+    await clock.advance(1)
+    await timed.until_gone()
+    assert len(refused) == 1
+    assert timed.wire.take() == ["PATCH pods/status", "DELETE pods"]
 
 
 async def test_a_shorter_grace_counts_at_once(timed: KubeletBed, clock: FakeClock) -> None:

@@ -35,6 +35,7 @@ from keepclose.apiserver.controllers.default_objects import (
     NamespaceObjects,
     choose_advertised,
 )
+from keepclose.apiserver.controllers.event_expiry import EVENT_SECONDS, EventExpiry
 from keepclose.apiserver.controllers.garbage_collector import Collector
 from keepclose.apiserver.controllers.pod_reaper import Graces
 from keepclose.apiserver.controllers.service_cidrs import ServiceCIDRConditions
@@ -110,6 +111,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     runs_controllers: bool = True
     # Whether a damaged store is kept aside and its intact objects are used.
     recovers_store: bool = False
+    # The time to live of an Event after its last write.
+    event_seconds: float = EVENT_SECONDS
     # The limit is lower when the process may not open so many files.
     max_connections: int = MAX_CONNECTIONS
 
@@ -148,6 +151,7 @@ class ApiServer:
         deleter = Deleter(self.store, kinds)
         self._collector = Collector(self.store, kinds, deleter.delete_dependent)
         self._pod_reaper = Graces(self.store, deleter.end_grace)
+        self._event_expiry = EventExpiry(self.store, seconds=settings.event_seconds)
         self._kubernetes_service = KubernetesService(
             self.writer,
             deleter,
@@ -204,6 +208,7 @@ class ApiServer:
         controllers: list[Callable[[], Awaitable[None]]] = [
             self._collector.run,
             self._pod_reaper.run,
+            self._event_expiry.run,
         ]
         try:
             # NB: before the server is ready, so that the first client finds these objects.

@@ -13,7 +13,6 @@ clock since the server saw the deletionTimestamp, whichever is first.
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import heapq
 import time
@@ -23,9 +22,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 import structlog
 
+from keepclose.apiserver.controllers.store_follower import follow_deadlines
 from keepclose.apiserver.status_errors import StatusError
-from keepclose.apiserver.storage.entries import DELETED, Entry
-from keepclose.apiserver.storage.errors import Closed, Overflow
+from keepclose.apiserver.storage.entries import DELETED, Entry, StoredChange
 from keepclose.apiserver.storage.store import Store
 
 POD_STORE: Final = "pods"
@@ -78,32 +77,13 @@ class Graces:
 
     async def run(self) -> None:
         """Follow the pods until the store is closed."""
-        subscription = self._store.subscribe(POD_STORE, since=None)
-        try:
-            self.resume()
-            while True:
-                left = self.delete_due()
-                if left is not None and left <= 0:
-                    # More pods are due; other tasks of the event loop run in between.
-                    await asyncio.sleep(0)
-                try:
-                    async with asyncio.timeout(left):
-                        changes = await subscription.next()
-                except TimeoutError:
-                    continue
-                except Overflow:
-                    subscription = self._store.subscribe(POD_STORE, since=None)
-                    self.resume()
-                    continue
-                for change in changes:
-                    if change.type != DELETED:
-                        self.track(change.entry)
-                    else:
-                        self.untrack(change.entry)
-        except Closed:
-            return
-        finally:
-            subscription.close()
+        await follow_deadlines(
+            self._store,
+            POD_STORE,
+            resume=self.resume,
+            handle=self._on_change,
+            end_due=self.delete_due,
+        )
 
     def resume(self) -> None:
         """Track all stored pods that are terminating."""
@@ -153,6 +133,12 @@ class Graces:
                     break
         waits = [left for queue in self._queues if (left := self._next_deadline(queue)) is not None]
         return min(waits, default=None)
+
+    def _on_change(self, change: StoredChange) -> None:
+        if change.type != DELETED:
+            self.track(change.entry)
+        else:
+            self.untrack(change.entry)
 
     def _next_deadline(self, queue: _Queue) -> float | None:
         """Return the seconds to the next deadline of a queue, and drop stale items."""

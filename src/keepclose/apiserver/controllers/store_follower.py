@@ -64,3 +64,40 @@ async def follow_stores(
     finally:
         for subscription in followed.values():
             subscription.close()
+
+
+async def follow_deadlines(
+    store: Store,
+    name: str,
+    *,
+    resume: Callable[[], None],
+    handle: Callable[[StoredChange], None],
+    end_due: Callable[[], float | None],
+) -> None:
+    """Handle the changes of a store and its deadlines until the store is closed.
+
+    `end_due` handles due objects and returns the seconds until the next one is due. It may return 0
+    or less; other tasks then run before the next call.
+    """
+    subscription = store.subscribe(name, since=None)
+    try:
+        resume()
+        while True:
+            left = end_due()
+            if left is not None and left <= 0:
+                await asyncio.sleep(0)
+            try:
+                async with asyncio.timeout(left):
+                    changes = await subscription.next()
+            except TimeoutError:
+                continue
+            except Overflow:
+                subscription = store.subscribe(name, since=None)
+                resume()
+                continue
+            for change in changes:
+                handle(change)
+    except Closed:
+        return
+    finally:
+        subscription.close()

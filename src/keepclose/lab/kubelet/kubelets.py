@@ -327,7 +327,8 @@ class Kubelets:
                     uid=meta.uid,
                     grace_period=0,
                 )
-        self._deleted[pod.key] = meta.uid
+                # NB: not after a conflict: the server may ask for another attempt.
+                self._deleted[pod.key] = meta.uid
 
     def _record_events(self, pod: KubeletPod, events: Iterable[ContainerEvent]) -> None:
         for event in events:
