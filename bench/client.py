@@ -20,7 +20,7 @@ import msgspec
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.requests import ENDPOINT_SLICES, PODS
 from keepclose.kube.watch.list_decoding import decode_page
-from keepclose.kube.watch.stream import EventDecoder, Lines, read_events
+from keepclose.kube.watch.stream import EventDecoder, LineSplitter, read_events
 
 PODS_IN_LIST = 10_000
 EVENTS = 100_000
@@ -169,7 +169,7 @@ def bench_events() -> bool:
     chunks = [stream[start : start + CHUNK] for start in range(0, len(stream), CHUNK)]
 
     def frame_and_decode() -> None:
-        lines, decode = Lines(), EventDecoder(ENDPOINT_SLICES).decode
+        lines, decode = LineSplitter(), EventDecoder(ENDPOINT_SLICES).decode
         for chunk in chunks:
             for one in lines.feed(chunk):
                 decode(one)

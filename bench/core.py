@@ -20,7 +20,7 @@ from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.service_planner import ServicePlanner, plan_service
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.builders import node, pod, service
 
 GATES = FeatureGates().with_gates(Gate.TOPOLOGY_AWARE_SUBSETTING)
@@ -74,7 +74,10 @@ def bench_selection() -> bool:
     for value in ("PreferSameZone", "PreferSameNode", None):
         made = service(traffic_distribution=value)
         plan = plan_service(
-            made, pods=make_pods(1000), cluster=Cluster.of(nodes), settings=Settings(gates=GATES)
+            made,
+            pods=make_pods(1000),
+            cluster=ClusterNodes.of(nodes),
+            settings=PlannerSettings(gates=GATES),
         )
         slices = apply_plan([], plan.plans["IPv4"])
         (port,) = routed_ports(made, "IPv4", gates=GATES)
@@ -89,7 +92,10 @@ def bench_hints() -> bool:
     """Measure hints for 5,000 endpoints."""
     made = service()
     plan = plan_service(
-        made, pods=make_pods(5000), cluster=Cluster.of(make_nodes()), settings=Settings()
+        made,
+        pods=make_pods(5000),
+        cluster=ClusterNodes.of(make_nodes()),
+        settings=PlannerSettings(),
     ).plans["IPv4"]
     slices = SliceSet(create=plan.create)
     seconds = best(lambda: hint_own(slices, zones=True, nodes=True), runs=10)
@@ -99,7 +105,7 @@ def bench_hints() -> bool:
 def bench_change(title: str, made: Service) -> bool:
     """Measure one pod change against planning the Service from nothing, 5,000 endpoints."""
     nodes, pods = make_nodes(), make_pods(5000)
-    cluster, settings = Cluster.of(nodes), Settings(gates=GATES)
+    cluster, settings = ClusterNodes.of(nodes), PlannerSettings(gates=GATES)
     state = ServicePlanner(made, cluster=cluster, settings=settings)
     for one in pods:
         state.set_pod(one)

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from keepclose.apiserver.storage.store import Store
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
@@ -53,9 +53,9 @@ NFT, IP = shutil.which("nft") or "nft", shutil.which("ip") or "ip"
 FIRST_SECONDS, CHANGE_SECONDS = 180.0, 20.0
 QUIET_SECONDS, PAUSE_SECONDS = 0.3, 1.6
 # The goals: parts of what kube-proxy needs, and growth of our own change from the least size.
-MOST_CHANGE, MOST_CHANGE_OF_FEW, MOST_MEMORY, MOST_GROWTH = 0.05, 0.5, 1.0, 1.5
+MAX_CHANGE, MAX_CHANGE_OF_FEW, MAX_MEMORY, MAX_GROWTH = 0.05, 0.5, 1.0, 1.5
 MANY_SERVICES = 5000
-MOST_FIRST_OF_MANY, MOST_FIRST_OF_FEW = 0.5, 1.0
+MAX_FIRST_OF_MANY, MAX_FIRST_OF_FEW = 0.5, 1.0
 PAGES = "127.0.0.1:10249"
 SYNC_METRIC = 'kubeproxy_sync_proxy_rules_duration_seconds_sum{ip_family="IPv4"} '
 
@@ -314,7 +314,7 @@ async def measure(
     """Return the figures of one proxy."""
     kernel, log = Kernel(), directory / "proxy.log"
     wanted = [vip(number) for number in range(0, services, max(1, services // 50))]
-    settings = load_settings(server.kubeconfig)
+    settings = load_connection_settings(server.kubeconfig)
     with running(command(name, server, directory), log) as proxy:
         while not all(kernel.has_dispatch(address) for address in wanted):
             if time.perf_counter() > proxy.started + FIRST_SECONDS or proxy.process.poll():
@@ -418,9 +418,9 @@ def show(services: int, figures: dict[str, Figures]) -> bool:
     if theirs is None:
         return True
     kept = True
-    most_first = MOST_FIRST_OF_MANY if services >= MANY_SERVICES else MOST_FIRST_OF_FEW
+    most_first = MAX_FIRST_OF_MANY if services >= MANY_SERVICES else MAX_FIRST_OF_FEW
     # A change of a small table is mostly the request that makes it.
-    most_change = MOST_CHANGE if services >= MANY_SERVICES else MOST_CHANGE_OF_FEW
+    most_change = MAX_CHANGE if services >= MANY_SERVICES else MAX_CHANGE_OF_FEW
     for name, one in figures.items():
         if name == THEIRS:
             continue
@@ -428,7 +428,7 @@ def show(services: int, figures: dict[str, Figures]) -> bool:
             ("first from the start", one.first / theirs.first, most_first),
             ("first by the metric", one.sync / theirs.sync, most_first),
             ("change", one.change / theirs.change, most_change),
-            ("memory", one.resident / theirs.resident, MOST_MEMORY),
+            ("memory", one.resident / theirs.resident, MAX_MEMORY),
         )
         text = ", ".join(f"{what} {value:.3f} (goal {most})" for what, value, most in ratios)
         print(f"{name} / {THEIRS}: {text}")
@@ -473,8 +473,8 @@ def main() -> int:
     if len(changes) > 1:
         growth = changes[-1] / changes[0]
         print(f"\na change costs {growth:.2f} times what it does at {sizes[0]:,} Services", end=" ")
-        print(f"(goal {MOST_GROWTH})")
-        kept = kept and growth <= MOST_GROWTH
+        print(f"(goal {MAX_GROWTH})")
+        kept = kept and growth <= MAX_GROWTH
     return 0 if kept else 1
 
 

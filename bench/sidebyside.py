@@ -29,7 +29,7 @@ import msgspec
 import pytest
 import uvloop
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
@@ -151,7 +151,7 @@ class Watcher:
 
 def open_client(kubeconfig: Path) -> Client:
     """Return a client of the benchmark's own."""
-    return connect(load_settings(kubeconfig), clock=SystemClock(), user_agent="bench/1")
+    return connect(load_connection_settings(kubeconfig), clock=SystemClock(), user_agent="bench/1")
 
 
 async def fill(client: Client, scenes: Sequence[Scene]) -> None:

@@ -15,7 +15,7 @@ import sys
 import time
 
 from keepclose.simulate.algorithms import ALGORITHMS, PUBLISHED, Algorithm, find_algorithm
-from keepclose.simulate.datasets import DataSet, GivenRows, open_dataset
+from keepclose.simulate.datasets import DataSet, InMemoryRows, open_dataset
 from keepclose.simulate.engine import run_simulation
 
 THREADS = 2
@@ -34,8 +34,8 @@ GO_RATES = {
     "shared-multizone": 45_676,
 }
 RATIOS = {"original": 250, "local": 250}
-LEAST_RATIO = 100
-LEAST_RATES = {"balanced": 1e6}
+MIN_RATIO = 100
+MIN_RATES = {"balanced": 1e6}
 
 WALL_LIMIT = 90.0
 MEMORY_LIMIT = 1024.0
@@ -63,10 +63,10 @@ def bench_rate(algorithm: Algorithm, dataset: DataSet) -> bool:
         spent = min(spent, time.process_time() - processor)
     rate = dataset.rows / wall
     name = algorithm.name
-    limit = LEAST_RATES.get(name, 0.0)
+    limit = MIN_RATES.get(name, 0.0)
     against = ""
     if name in GO_RATES:
-        limit = GO_RATES[name] * RATIOS.get(name, LEAST_RATIO)
+        limit = GO_RATES[name] * RATIOS.get(name, MIN_RATIO)
         against = f"{rate / GO_RATES[name]:6.0f}x Go"
     by_processor = THREADS * dataset.rows / spent
     busy = rate < 0.8 * by_processor
@@ -110,7 +110,7 @@ def main() -> int:
     large = open_dataset("kep2004-large")
     step = large.rows / SAMPLE
     block = large.pick([int(row * step) for row in range(SAMPLE)])
-    sample = GivenRows(large.zones, block.nodes, block.endpoints)
+    sample = InMemoryRows(large.zones, block.nodes, block.endpoints)
     start = time.perf_counter()
     run_simulation(open_dataset("random", rows=100), list(ALGORITHMS.values()), compiled=True)
     print(f"code made ready or loaded in {time.perf_counter() - start:.1f} s")

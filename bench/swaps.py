@@ -48,11 +48,11 @@ from support.nettopology import Bed, NodePlan, topology
 
 ADDRESS, PORT = "10.96.0.10", 80
 TARGETS = range(8080, 8096)
-MOST_ENDPOINTS = 5
+MAX_ENDPOINTS = 5
 CLIENTS = 2
 AT_ONCE = 48
 # Of each client, so that something is left for the swaps.
-MOST_A_SECOND = 3_200
+MAX_A_SECOND = 3_200
 LATER_SECONDS, LOST_SECONDS, LATE_SECONDS = 1.1, 5.0, 0.9
 NODE = NodeView("n1", "zone-a")
 ONE = RoutedPort(NamespacedName("default", "web"), "http", "TCP", ADDRESS, PORT)
@@ -106,7 +106,7 @@ def call(namespace: Path, stop: Event, results: Any) -> None:
     begun_so_far = 0
     started = checked = time.monotonic()
     while not stop.is_set() or waiting:
-        allowed = (time.monotonic() - started) * MOST_A_SECOND
+        allowed = (time.monotonic() - started) * MAX_A_SECOND
         while len(waiting) < AT_ONCE and begun_so_far < allowed and not stop.is_set():
             begun_so_far += 1
             one = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -169,7 +169,7 @@ class Swapper:
         """Change the endpoints once, and delete what is due; return how many transactions."""
         chosen = self._last
         while chosen == self._last:
-            count = self._random.randint(1, MOST_ENDPOINTS)
+            count = self._random.randint(1, MAX_ENDPOINTS)
             chosen = sorted(self._random.sample(self._endpoints, count), key=lambda one: one.key)
         self._last = chosen
         if self._way == "rewritten":

@@ -21,7 +21,12 @@ from keepclose.routing.honored_condition import (
     Obstacle,
     find_obstacle,
 )
-from keepclose.routing.strategy import FIELD, Strategy, StrategyName, Verdict
+from keepclose.routing.strategy import (
+    DISTRIBUTION_FIELD,
+    DistributionVerdict,
+    Strategy,
+    StrategyName,
+)
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.webhook.process import CONDITION_PREFIX
 
@@ -40,7 +45,7 @@ _BARE = SliceSet(unchanged=(endpoint_slice(endpoint()),))
 class _Example(NamedTuple):
     type: str
     when: str
-    verdict: Verdict = Verdict.GOVERNS
+    verdict: DistributionVerdict = DistributionVerdict.GOVERNS
     slices: SliceSet = _HINTED
     name: StrategyName = StrategyName.SAME_ZONE
     write_failed: str = ""
@@ -52,11 +57,11 @@ class _Example(NamedTuple):
 
 _EXAMPLES = (
     _Example(ACCEPTED, "The value is known, even where another mechanism takes precedence."),
-    _Example(ACCEPTED, "The value is unknown.", Verdict.UNSUPPORTED),
-    _Example(ACCEPTED, "The feature gate for the value is off.", Verdict.DISABLED),
+    _Example(ACCEPTED, "The value is unknown.", DistributionVerdict.UNSUPPORTED),
+    _Example(ACCEPTED, "The feature gate for the value is off.", DistributionVerdict.DISABLED),
     _Example(PROGRAMMED, "All ready endpoints have hints."),
-    _Example(PROGRAMMED, "Another mechanism takes precedence.", Verdict.OVERRIDDEN),
-    _Example(PROGRAMMED, "The value is not accepted.", Verdict.UNSUPPORTED),
+    _Example(PROGRAMMED, "Another mechanism takes precedence.", DistributionVerdict.OVERRIDDEN),
+    _Example(PROGRAMMED, "The value is not accepted.", DistributionVerdict.UNSUPPORTED),
     _Example(
         PROGRAMMED, "The controller could not write the hints.", write_failed="the server's answer"
     ),
@@ -150,7 +155,7 @@ def describe_conditions() -> str:
 
 
 def _condition(example: _Example) -> Condition:
-    strategy = Strategy(example.name, FIELD, "", (), example.verdict)
+    strategy = Strategy(example.name, DISTRIBUTION_FIELD, "", (), example.verdict)
     found = service_conditions(
         strategy,
         example.slices,

@@ -25,8 +25,8 @@ from keepclose.routing.auto import (
     zone_bounds,
 )
 from keepclose.routing.hints import SliceSet
-from keepclose.routing.reasons import WARNED_OF
-from keepclose.slices.mirroring import mirror
+from keepclose.routing.reasons import WARNING_CODES
+from keepclose.slices.mirroring import plan_mirroring
 from keepclose.testing import builders
 from keepclose.webhook.process import WEBHOOK_COMPONENT as WEBHOOK
 
@@ -128,11 +128,11 @@ def describe_events() -> str:
 def _events() -> Iterator[_Event]:
     for event in (enabled_event("IPv4"), disabled_event("IPv4")):
         yield _Event(CONTROLLER, event.type, event.reason)
-    for code in sorted(WARNED_OF):
+    for code in sorted(WARNING_CODES):
         yield _Event(CONTROLLER, "Warning", code.value)
     yield from (_Event(_component(path), *pair) for path, pair in _calls())
     addresses = tuple(EndpointAddress(ip=ip) for ip in ("", "10.0.0.1", "10.0.0.2"))
-    mirrored = mirror(
+    mirrored = plan_mirroring(
         Endpoints(subsets=(EndpointSubset(addresses=addresses),)),
         builders.service(selector=None),
         existing=(),

@@ -102,7 +102,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.serving.options:_MOST_OPTIONS",
+        "apiserver.serving.options:_MAX_OPTIONS",
         "count",
         "options in a query",
         "400",
@@ -110,7 +110,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.serving.options:MOST_SELECTOR_VALUES",
+        "apiserver.serving.options:MAX_SELECTOR_VALUES",
         "count",
         "conditions and values of a `labelSelector` or `fieldSelector`",
         "400",
@@ -166,7 +166,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.status_errors:MOST_CAUSES",
+        "apiserver.status_errors:MAX_CAUSES",
         "count",
         "causes that an answer names of an invalid object",
         "further ones are not named",
@@ -174,7 +174,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.status_errors:MOST_CAUSE_CHARACTERS",
+        "apiserver.status_errors:MAX_CAUSE_CHARACTERS",
         "characters",
         "text of these causes together, but for the last",
         "further ones are not named",
@@ -230,7 +230,7 @@ LIMITS: Final = (
     ),
     Limit(
         SERVER,
-        "apiserver.serving.responses:_MOST_CHARACTERS",
+        "apiserver.serving.responses:_MAX_CHARACTERS",
         "characters",
         "warnings of one answer",
         "warnings are cut",
@@ -347,7 +347,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.watching:_MOST_WAITING",
+        "apiserver.serving.watching:_MAX_WAITING",
         "count",
         "changes that wait for a slow watcher",
         "the watch ends with 410",
@@ -363,7 +363,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.application:MOST_WATCHES",
+        "apiserver.serving.application:MAX_WATCHES",
         "count",
         "watches of one user; administrators are exempt",
         "429",
@@ -371,7 +371,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.watching:LARGEST_FRAME",
+        "apiserver.serving.watching:MAX_FRAME",
         "bytes",
         "changes that are sent in one piece",
         "further ones go in the next piece",
@@ -379,7 +379,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.fair_queue:MOST_QUEUED",
+        "apiserver.serving.fair_queue:MAX_QUEUED",
         "count",
         "large requests of one user that wait; administrators are exempt",
         "429",
@@ -387,7 +387,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.fair_queue:_MOST_WAITING",
+        "apiserver.serving.fair_queue:_MAX_WAITING",
         "count",
         "small requests of one user that wait; administrators are exempt",
         "429",
@@ -395,7 +395,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.messages:MAX_CONNECTIONS",
+        "apiserver.serving.http_messages:MAX_CONNECTIONS",
         "count",
         "open connections (`--max-connections`), or 100 fewer than files that may be open",
         "an idle one is closed; with none idle the newest is",
@@ -403,7 +403,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.messages:ConnectionLimits.per_user",
+        "apiserver.serving.http_messages:ConnectionLimits.per_user",
         "count",
         "of these, connections of one user",
         "an idle one of the user is closed; with none idle the newest is",
@@ -411,7 +411,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.messages:ConnectionLimits.unauthenticated",
+        "apiserver.serving.http_messages:ConnectionLimits.unauthenticated",
         "count",
         "of these, connections without valid credentials so far",
         "the oldest of them is closed",
@@ -419,7 +419,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.messages:ConnectionLimits.unauthenticated_per_address",
+        "apiserver.serving.http_messages:ConnectionLimits.unauthenticated_per_address",
         "count",
         "of these, connections without valid credentials from one address",
         "the oldest of them is closed",
@@ -443,7 +443,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.messages:MAX_HELD_BYTES",
+        "apiserver.serving.http_messages:MAX_HELD_BYTES",
         "bytes",
         "bodies that come in or are read slowly, of all clients together",
         "connections that move less than 1 MiB/s are closed",
@@ -451,7 +451,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.messages:MOST_HELD_BYTES",
+        "apiserver.serving.http_messages:MOST_HELD_BYTES",
         "bytes",
         "the same",
         "connections on which nothing moves for 0.25 s are closed",
@@ -491,7 +491,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.watch.stream:LONGEST_LINE",
+        "kube.watch.stream:MAX_LINE",
         "bytes",
         "one event of a watch",
         "the client ends the watch and lists the objects again",
@@ -507,7 +507,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.transport.aiohttp_transport:MOST_ANSWER_BYTES",
+        "kube.transport.aiohttp_transport:MAX_ANSWER_BYTES",
         "bytes",
         "an answer of an API server, unpacked",
         "an error that names the server; tried again later",
@@ -515,7 +515,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.watch.stream:MOST_INITIAL_BYTES",
+        "kube.watch.stream:MAX_INITIAL_BYTES",
         "bytes",
         "all objects at the begin of a watch that streams a list",
         "the client ends the watch and lists the objects in pages",
@@ -523,7 +523,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.client:MOST_PAGES",
+        "kube.client:MAX_PAGES",
         "count",
         "pages of one list",
         "an error that names the list; tried again later",
@@ -531,7 +531,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.watch.reflector:MOST_NAMED_OBJECTS",
+        "kube.watch.reflector:MAX_NAMED_OBJECTS",
         "count",
         "unreadable objects of a kind that the log names in a row",
         "one a minute is named, with the number of those that were not",
@@ -539,7 +539,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.transport.aiohttp_transport:MOST_FAILURE_BYTES",
+        "kube.transport.aiohttp_transport:MAX_FAILURE_BYTES",
         "bytes",
         "an answer with an error status",
         "an error that names the server; tried again later",
@@ -547,7 +547,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.errors:LONGEST_WAIT_S",
+        "kube.errors:MAX_WAIT_S",
         "seconds",
         "backoff that a server may request by `Retry-After`",
         "the client retries after that",
@@ -563,7 +563,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "kube.auth.exec_plugin:_MOST_BYTES",
+        "kube.auth.exec_plugin:_MAX_BYTES",
         "bytes",
         "output of an exec plugin",
         "the plugin is killed, an error names it",
@@ -571,14 +571,14 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "webhook.server:_MOST_BYTES",
+        "webhook.server:_MAX_BYTES",
         "bytes",
         "an AdmissionReview that the webhook reads",
         "413; the API server admits the slice without hints",
     ),
     Limit(
         CLIENT,
-        "model.acknowledgements:MOST_EXCEPTIONS",
+        "model.acknowledgements:MAX_EXCEPTIONS",
         "count",
         "Services that a node names in its acknowledgement",
         "the acknowledgement counts as none",
@@ -592,7 +592,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "routing.heuristic_answers:LONGEST_MESSAGE",
+        "routing.heuristic_answers:MAX_MESSAGE",
         "characters",
         "a reason of a custom heuristic",
         "the text is cut",
@@ -607,21 +607,21 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
-        "system.files:_MOST_BYTES",
+        "system.files:_MAX_BYTES",
         "bytes",
         "a file, a pipe or standard input that a command reads",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "system.files:MOST_MANIFEST_BYTES",
+        "system.files:MAX_MANIFEST_BYTES",
         "bytes",
         "a manifest of `keepclose up`",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "system.files:MOST_SETTINGS_BYTES",
+        "system.files:MAX_SETTINGS_BYTES",
         "bytes",
         "a kubeconfig and the files that it names",
         "exit code 2",
@@ -642,21 +642,21 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
-        "simulate.csv.files:MOST_ZONES",
+        "simulate.csv.files:MAX_ZONES",
         "count",
         "zones in the header of a CSV file",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "simulate.csv.files:LONGEST_HEADER",
+        "simulate.csv.files:MAX_HEADER",
         "bytes",
         "the header of a CSV file",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "simulate.csv.files:LONGEST_RECORD",
+        "simulate.csv.files:MAX_RECORD",
         "bytes",
         "one record of a CSV file",
         "the record counts as bad and is skipped",
@@ -670,21 +670,21 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
-        "lab.cluster.programs:_MOST_NODES",
+        "lab.cluster.programs:_MAX_NODES",
         "count",
         "nodes of a lab",
         "exit code 2",
     ),
     Limit(
         COMMANDS,
-        "lab.workloads.replicasets:MOST_PENDING",
+        "lab.workloads.replicasets:MAX_PENDING",
         "count",
         "pods of a lab that are Pending",
         "no more are created; the condition `ReplicaFailure` says so",
     ),
     Limit(
         COMMANDS,
-        "lab.cluster.control:_MOST_REQUEST_BYTES",
+        "lab.cluster.control:_MAX_REQUEST_BYTES",
         "bytes",
         "a request to a running lab",
         "connection closed",
@@ -698,7 +698,7 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
-        "lab.kubelet.pod_servers:MOST_HEADER_BYTES",
+        "lab.kubelet.pod_servers:MAX_HEADER_BYTES",
         "bytes",
         "headers of a request to a pod of the lab",
         "431, connection closed",

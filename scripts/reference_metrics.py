@@ -16,11 +16,11 @@ from prometheus_client.registry import Collector
 
 from keepclose.apiserver.http.connection_table import ConnectionTable
 from keepclose.apiserver.metrics import ServerMetrics
-from keepclose.apiserver.serving.messages import ConnectionLimits
+from keepclose.apiserver.serving.http_messages import ConnectionLimits
 from keepclose.apiserver.storage.store import Store
 from keepclose.controller.metrics import ControllerMetrics
 from keepclose.proxy.counters.metrics import ProxyMetrics
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.webhook.metrics import WebhookMetrics
 
 _TOTAL = "_total"
@@ -50,7 +50,7 @@ def describe_metrics() -> str:
 
 
 def _pages() -> Iterator[_Page]:
-    controller = ControllerMetrics(max_endpoints=Settings().max_endpoints)
+    controller = ControllerMetrics(max_endpoints=PlannerSettings().max_endpoints)
     yield _Page(
         "Controller",
         "`keepclose controller`, mirroring included, serves these at `--metrics-address`.",

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 SOURCE: Final = Path(__file__).parents[1] / "src" / "keepclose"
-MOST_MODULES: Final = 399
-MOST_IN_A_FOLDER: Final = 22
-MOST_DOUBLE_NAMES: Final = 20
+MAX_MODULES: Final = 399
+MAX_IN_A_FOLDER: Final = 22
+MAX_DOUBLE_NAMES: Final = 20
 _VAGUE: Final = re.compile(
     r"\b(?:whoever|somebody|someone|nobody|anybody|anew)\b(?!['\"])", re.IGNORECASE
 )
@@ -46,21 +46,21 @@ def main() -> int:
 
 def check_folders(modules: list[Path]) -> Iterator[str]:
     """Yield the folders that hold too many modules."""
-    if len(modules) > MOST_MODULES:
-        yield f"{len(modules)} modules; at most {MOST_MODULES}"
+    if len(modules) > MAX_MODULES:
+        yield f"{len(modules)} modules; at most {MAX_MODULES}"
     in_folder: defaultdict[Path, int] = defaultdict(int)
     for module in modules:
         in_folder[module.parent] += module.name != "__init__.py"
     for folder, number in sorted(in_folder.items()):
-        if number > MOST_IN_A_FOLDER:
-            yield f"{_shown(folder)}: {number} modules; at most {MOST_IN_A_FOLDER}"
+        if number > MAX_IN_A_FOLDER:
+            yield f"{_shown(folder)}: {number} modules; at most {MAX_IN_A_FOLDER}"
 
 
 def check_double_names(modules: list[Path]) -> Iterator[str]:
     """Yield the public names with several definitions, when there are too many."""
     double = find_double_names(modules)
-    if len(double) > MOST_DOUBLE_NAMES:
-        yield f"{len(double)} public names are defined twice; at most {MOST_DOUBLE_NAMES}"
+    if len(double) > MAX_DOUBLE_NAMES:
+        yield f"{len(double)} public names are defined twice; at most {MAX_DOUBLE_NAMES}"
         for name, places in sorted(double.items()):
             yield f"  {name}: {', '.join(map(_shown, places))}"
 

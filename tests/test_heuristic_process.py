@@ -25,7 +25,7 @@ from keepclose.heuristics.process import (
 )
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.heuristic_answers import (
-    LONGEST_MESSAGE,
+    MAX_MESSAGE,
     Allotment,
     FailureCause,
     HeuristicFailure,
@@ -178,7 +178,7 @@ def test_a_failure_that_a_heuristic_words_itself_is_short_and_plain() -> None:
     """What becomes an Event and a condition has one line that an API server takes."""
     failure = isolated("rambles", PATIENT).allocate(DEMAND)
     assert isinstance(failure, HeuristicFailure)
-    assert len(failure.message) <= LONGEST_MESSAGE
+    assert len(failure.message) <= MAX_MESSAGE
     assert failure.message.startswith("[2Jno idea [2Jno idea")
     assert failure.message.isprintable()
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.controllers.garbage_collector import Collector
+from keepclose.apiserver.controllers.garbage_collector import GarbageCollector
 from keepclose.apiserver.registry.deletion import (
     DeleteOptions,
     DeletionStep,
@@ -31,7 +31,7 @@ class Cluster:
         """Start with the default namespace."""
         self.store = Store.open(None)
         self.kinds = Kinds()
-        self.collector = Collector(self.store, self.kinds.strategies, self.remove)
+        self.collector = GarbageCollector(self.store, self.kinds.strategies, self.remove)
         self.subscriptions = [
             self.store.subscribe(name, since=None) for name in self.kinds.strategies
         ]

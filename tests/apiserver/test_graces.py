@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.controllers.pod_reaper import POD_STORE, Graces
+from keepclose.apiserver.controllers.pod_reaper import POD_STORE, PodReaper
 from keepclose.apiserver.status_errors import not_found
 from keepclose.apiserver.storage.store import Store
 from keepclose.testing.api_server import PATIENCE, Served, serving
@@ -35,7 +35,7 @@ class Ending:
     def __init__(self) -> None:
         self.store = Store.open(None)
         self.clock = Clock()
-        self.graces = Graces(self.store, self.end, clock=self.clock)
+        self.graces = PodReaper(self.store, self.end, clock=self.clock)
         self.ended: list[str] = []
 
     def end(self, store: str, namespace: str, name: str, *, uid: str) -> None:

@@ -15,8 +15,8 @@ from keepclose.apiserver.registry.deletion import (
     check_options,
     decide_deletion,
     is_finished,
-    refuse_immortal,
-    refuse_new_content,
+    reject_immortal_namespace,
+    reject_new_content,
 )
 from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.status_errors import StatusError
@@ -291,10 +291,10 @@ def test_preconditions_must_hold(preconditions: Preconditions, want: str) -> Non
 def test_some_namespaces_are_for_ever() -> None:
     """The namespaces that every cluster has cannot be deleted."""
     namespaces = BY_KIND["v1", "Namespace"]
-    refuse_immortal(namespaces, "mine")
-    refuse_immortal(BY_KIND["v1", "ConfigMap"], "default")
+    reject_immortal_namespace(namespaces, "mine")
+    reject_immortal_namespace(BY_KIND["v1", "ConfigMap"], "default")
     with pytest.raises(StatusError) as caught:
-        refuse_immortal(namespaces, "kube-system")
+        reject_immortal_namespace(namespaces, "kube-system")
     assert (caught.value.code, caught.value.message) == (
         403,
         'namespaces "kube-system" is forbidden: this namespace may not be deleted',
@@ -304,9 +304,9 @@ def test_some_namespaces_are_for_ever() -> None:
 def test_nothing_is_created_in_a_namespace_that_is_going() -> None:
     """The refusal says so, for machines too."""
     config_maps = BY_KIND["v1", "ConfigMap"]
-    refuse_new_content(config_maps, "x", raw("Namespace", "n"))
+    reject_new_content(config_maps, "x", raw("Namespace", "n"))
     with pytest.raises(StatusError) as caught:
-        refuse_new_content(config_maps, "x", raw("Namespace", "n", metadata=GONE))
+        reject_new_content(config_maps, "x", raw("Namespace", "n", metadata=GONE))
     failure = caught.value
     assert (failure.code, failure.message) == (
         403,

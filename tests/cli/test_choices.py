@@ -19,7 +19,7 @@ from keepclose.cli.options import (
     TopologyMode,
     WriterOption,
 )
-from keepclose.lab.cluster.data_dir import DEFAULT_HOME
+from keepclose.lab.cluster.data_dir import DEFAULT_DATA_DIR
 from keepclose.lab.cluster.process_keeper import ROLES
 from keepclose.lab.traffic.targets import Via
 from keepclose.proxy.nft.select_writer import WriterName
@@ -59,7 +59,7 @@ def test_the_words_agree(offered: type[StrEnum], want_words: set[str]) -> None:
 
 def test_commands_look_where_up_puts_the_cluster() -> None:
     """Without --data-dir, the commands that ask a cluster find the one that up runs."""
-    assert DEFAULT_DIR == DEFAULT_HOME
+    assert DEFAULT_DIR == DEFAULT_DATA_DIR
 
 
 def test_limits_of_subsetting_are_those_of_the_core() -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from keepclose.cli.main import app
 from keepclose.cli.render.demo import print_sight
 from keepclose.cli.render.screen import Screen
-from keepclose.lab.cluster.tour import Forecast, Sight
+from keepclose.lab.cluster.tour import Forecast, StepResult
 from keepclose.lab.cluster.tour_steps import TOUR_STEPS, HintedEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.testing.builders import service
@@ -184,7 +184,7 @@ def test_a_sight_without_packets() -> None:
         HintedEndpoint("demo-22", "n3", "zone-b", False, (), ("n3",)),
     )
     shares = {"zone-a": {"zone-a": 1.0}, "zone-b": {"zone-a": 0.5, "zone-b": 0.5}}
-    sight = Sight(
+    sight = StepResult(
         TOUR_STEPS[0],
         endpoints,
         service(),

@@ -13,9 +13,9 @@ import pytest
 
 from keepclose.lab.cluster.data_dir import (
     BusyError,
+    ClusterDirectory,
+    ClusterDirectoryError,
     ClusterState,
-    Home,
-    HomeError,
     claim_data_dir,
     clear_unheld,
     holder_of,
@@ -29,7 +29,7 @@ STATE = ClusterState(7, "https://127.0.0.1:6443", "/k", {"zone-a": ["n1"]}, True
 
 def test_nothing_is_left_of_a_directory_that_is_not_kept(tmp_path: Path) -> None:
     """Everything in it goes with the cluster, whatever that wrote."""
-    home = Home(tmp_path / "home")
+    home = ClusterDirectory(tmp_path / "home")
     claim = claim_data_dir(home)
     (home.directory / "pki").mkdir()
     (home.directory / "pki" / "key").touch()
@@ -41,7 +41,7 @@ def test_nothing_is_left_of_a_directory_that_is_not_kept(tmp_path: Path) -> None
 
 def test_objects_stay_in_a_directory_that_is_kept(tmp_path: Path) -> None:
     """Only what tells of a running cluster goes."""
-    home = Home(tmp_path / "home", is_kept=True)
+    home = ClusterDirectory(tmp_path / "home", is_kept=True)
     claim = claim_data_dir(home)
     (home.directory / "objects.db").touch()
     home.write_state(STATE)
@@ -52,7 +52,7 @@ def test_objects_stay_in_a_directory_that_is_kept(tmp_path: Path) -> None:
 
 def test_two_clusters_cannot_have_one_directory(tmp_path: Path) -> None:
     """The second is told who has it."""
-    home = Home(tmp_path / "home")
+    home = ClusterDirectory(tmp_path / "home")
     claim = claim_data_dir(home)
     assert holder_of(home) == parse_holder(identify_self())
     with pytest.raises(BusyError, match=rf"already \(process {os.getpid()}\)"):
@@ -67,7 +67,7 @@ def test_two_clusters_cannot_have_one_directory(tmp_path: Path) -> None:
 
 def test_a_command_that_stops_the_holder_names_its_directory(tmp_path: Path) -> None:
     """The directory was given by name, so keepclose down would not find it by itself."""
-    home = Home(tmp_path / "my home", is_kept=True)
+    home = ClusterDirectory(tmp_path / "my home", is_kept=True)
     claim = claim_data_dir(home)
     want = re.escape(f"stop it with keepclose down --data-dir '{home.directory}', or choose")
     with pytest.raises(BusyError, match=want):
@@ -78,8 +78,8 @@ def test_a_command_that_stops_the_holder_names_its_directory(tmp_path: Path) -> 
 def test_files_of_others_are_never_removed(tmp_path: Path) -> None:
     """A directory with other things in it is refused, and they stay."""
     (tmp_path / "thesis.txt").touch()
-    home = Home(tmp_path)
-    with pytest.raises(HomeError, match="holds files that no cluster created"):
+    home = ClusterDirectory(tmp_path)
+    with pytest.raises(ClusterDirectoryError, match="holds files that no cluster created"):
         claim_data_dir(home)
     home.clear()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
@@ -88,17 +88,17 @@ def test_files_of_others_are_never_removed(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """With what to do about it."""
     (tmp_path / "file").touch()
-    with pytest.raises(HomeError, match=r"Not a directory; choose another directory"):
-        claim_data_dir(Home(tmp_path / "file" / "home"))
+    with pytest.raises(ClusterDirectoryError, match=r"Not a directory; choose another directory"):
+        claim_data_dir(ClusterDirectory(tmp_path / "file" / "home"))
 
 
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     """What it left is removed by the next one."""
-    home = Home(tmp_path / "home")
+    home = ClusterDirectory(tmp_path / "home")
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from keepclose.lab.cluster.data_dir import Home, claim_data_dir\n"
-        "home = Home(Path(sys.argv[1])); claim = claim_data_dir(home)\n"
+        "from keepclose.lab.cluster.data_dir import ClusterDirectory, claim_data_dir\n"
+        "home = ClusterDirectory(Path(sys.argv[1])); claim = claim_data_dir(home)\n"
         "(home.directory / 'left').touch(); print('ready', flush=True); time.sleep(600)"
     )
     with subprocess.Popen(
@@ -117,7 +117,7 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_state_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     """As if there were no cluster."""
-    home = Home(tmp_path)
+    home = ClusterDirectory(tmp_path)
     assert home.read_state() is None
     (tmp_path / "lab.json").write_text("{")
     assert home.read_state() is None
@@ -127,11 +127,11 @@ def test_a_state_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:
     """Whoever only asks makes no directory and takes nothing from one who claims it."""
-    home = Home(tmp_path / "home")
+    home = ClusterDirectory(tmp_path / "home")
     assert not is_held(home)
     clear_unheld(home)
     assert not home.directory.exists()
-    assert not is_held(Home(tmp_path / "home" / "lab.lock" / "deeper"))
+    assert not is_held(ClusterDirectory(tmp_path / "home" / "lab.lock" / "deeper"))
     claim = claim_data_dir(home)
     clear_unheld(home)
     assert is_held(home)
@@ -140,7 +140,7 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
 
 def test_the_holder_is_named_before_anything_else(tmp_path: Path) -> None:
     """A number that a killed holder left is never told as that of the next one."""
-    home = Home(tmp_path / "home")
+    home = ClusterDirectory(tmp_path / "home")
     home.directory.mkdir()
     (home.directory / "made-by-keepclose-up").touch()
     (home.directory / "lab.lock").write_text("4242 and more digits than the next one has")
@@ -151,7 +151,10 @@ def test_the_holder_is_named_before_anything_else(tmp_path: Path) -> None:
 
 def test_a_directory_that_somebody_keeps_is_never_emptied(tmp_path: Path) -> None:
     """Also when a cluster that was killed had made it for itself."""
-    fleeting, kept = Home(tmp_path / "home"), Home(tmp_path / "home", is_kept=True)
+    fleeting, kept = (
+        ClusterDirectory(tmp_path / "home"),
+        ClusterDirectory(tmp_path / "home", is_kept=True),
+    )
     # As the kernel does for one that is killed.
     os.close(claim_data_dir(fleeting)._file)
     claim = claim_data_dir(kept)

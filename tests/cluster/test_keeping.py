@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.lab.cluster.data_dir import Home
+from keepclose.lab.cluster.data_dir import ClusterDirectory
 from keepclose.lab.cluster.fork_server import (
     ForkServer,
     ForkServerLost,
@@ -73,7 +73,7 @@ class FakeForkServer(ForkServer):
 def components_of(fork_server: FakeForkServer, tmp_path: Path) -> tuple[ProcessKeeper, Components]:
     """Return a keeper and what is built on it."""
     keeper = ProcessKeeper(fork_server, tmp_path)
-    return keeper, Components(Home(tmp_path), keeper, ClusterLayout(), LAB_GATES)
+    return keeper, Components(ClusterDirectory(tmp_path), keeper, ClusterLayout(), LAB_GATES)
 
 
 async def test_only_those_that_hang_are_killed(tmp_path: Path) -> None:

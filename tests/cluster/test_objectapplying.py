@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import NODES, SERVICES
-from keepclose.lab.cluster.readiness import Applier, ApplyError, flaw_of
+from keepclose.lab.cluster.readiness import Applier, ApplyError, find_manifest_error
 from keepclose.testing.api_server import serving
 
 SERVICE: dict[str, Any] = {
@@ -29,7 +29,7 @@ SERVICE: dict[str, Any] = {
 async def connected(directory: Path) -> AsyncIterator[Client]:
     """Serve an API and connect to it as its administrator."""
     async with serving(directory):
-        settings = load_settings(directory / "kubeconfig", env={})
+        settings = load_connection_settings(directory / "kubeconfig", env={})
         async with connect(settings, clock=SystemClock()) as client:
             yield client
 
@@ -110,4 +110,4 @@ async def test_what_cannot_be_applied_is_named(
 )
 def test_what_is_no_object_is_told_before(value: object, want: str) -> None:
     """No server need be asked for that."""
-    assert flaw_of(value) == want
+    assert find_manifest_error(value) == want

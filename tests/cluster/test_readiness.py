@@ -14,7 +14,7 @@ import pytest
 
 from keepclose.lab.cluster.readiness import Workloads, until_connected
 from keepclose.lab.workloads.types import DEPLOYMENTS
-from keepclose.system.namespaces import NetworkNamespace, make_namespace
+from keepclose.system.namespaces import NetworkNamespace, create_network_namespace
 from keepclose.testing.api_server import PATIENCE, serving
 from support.labs import workloads
 
@@ -43,7 +43,7 @@ class GatedNamespace(NetworkNamespace):
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_no_socket_is_left_when_the_wait_is_cancelled() -> None:
     """The socket that a worker thread opens for a task that has gone is closed."""
-    namespace = make_namespace("test")
+    namespace = create_network_namespace("test")
     gated = GatedNamespace(namespace)
 
     async def wait() -> None:

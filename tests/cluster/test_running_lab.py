@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import NAMESPACES
@@ -124,7 +124,7 @@ def namespaces(ground: Ground) -> list[str]:
     """Return the namespaces of measurements that are there."""
 
     async def read() -> list[str]:
-        settings = load_settings(ground.directory / "kubeconfig", env={})
+        settings = load_connection_settings(ground.directory / "kubeconfig", env={})
         async with connect(settings, clock=SystemClock()) as client:
             return [one.metadata.name for one in (await client.list_all(NAMESPACES)).items]
 

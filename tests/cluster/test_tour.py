@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import SERVICES
 from keepclose.lab.cluster.control import ControlServer, ReportProgress
 from keepclose.lab.cluster.programs import LAB_GATES
-from keepclose.lab.cluster.tour import Forecast, Sight, Tour, TourError, forecast
+from keepclose.lab.cluster.tour import Forecast, StepResult, Tour, TourError, forecast
 from keepclose.lab.cluster.tour_steps import (
     TOUR_STEPS,
     ExpectedEndpoints,
@@ -126,7 +126,7 @@ def test_the_story_of_a_step(
 ) -> None:
     """Lines are filled with what was seen."""
     wish = service(traffic_distribution="PreferClose")
-    sight = Sight(STORY, (), wish, WHY, traffic, report(times=2.0))
+    sight = StepResult(STORY, (), wish, WHY, traffic, report(times=2.0))
     assert sight.story == want
     assert sight.is_fine is is_fine
 
@@ -134,7 +134,7 @@ def test_the_story_of_a_step(
 def test_every_story_can_be_told() -> None:
     """No step asks for a figure that does not exist, and none is longer than three lines."""
     for step in TOUR_STEPS:
-        sight = Sight(step, (), service(), WHY, report(), report())
+        sight = StepResult(step, (), service(), WHY, report(), report())
         assert 2 <= len(sight.story) <= 3
         assert not any("{" in line for line in sight.story)
 
@@ -189,7 +189,7 @@ async def test_runs_during_which_nodes_follow_a_change_are_repeated(tmp_path: Pa
         return {"gates": {"controller": []}}
 
     with embedded_server(tmp_path / "data") as server:
-        settings = load_settings(server.kubeconfig)
+        settings = load_connection_settings(server.kubeconfig)
         async with connect(settings, clock=SystemClock(), user_agent="test") as client:
             await client.create(SERVICES, service(name="demo-svc"), namespace="default")
         handlers = {"traffic": traffic, "gates": gates}

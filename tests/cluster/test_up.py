@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.lab.cluster.data_dir import Home, holder_of
+from keepclose.lab.cluster.data_dir import ClusterDirectory, holder_of
 from support.commands.upcommands import (
     SMALL,
     Ground,
@@ -145,7 +145,7 @@ def test_one_that_is_being_built_can_be_ended(tmp_path: Path) -> None:
     """Whoever builds it is told nothing worse than that it was stopped."""
     with ground_for(tmp_path / "home") as ground:
         building = subprocess.Popen(ground.command("up", *SMALL), env=ground.environment)
-        until(lambda: holder_of(Home(ground.directory, is_kept=True)) is not None)
+        until(lambda: holder_of(ClusterDirectory(ground.directory, is_kept=True)) is not None)
         assert ground.run("down").code == 0
         assert building.wait(30) == 0
         assert ground.processes() == []
@@ -155,7 +155,7 @@ def test_one_that_is_being_built_can_be_ended(tmp_path: Path) -> None:
 def test_a_signal_at_the_very_beginning(tmp_path: Path, number: signal.Signals) -> None:
     """Nothing is left even if the directory was claimed a moment ago."""
     env = {name: value for name, value in os.environ.items() if name != "KEEPCLOSE_DATA_DIR"}
-    home = Home(tmp_path / ".keepclose")
+    home = ClusterDirectory(tmp_path / ".keepclose")
     command = Ground(home.directory).command("up", *SMALL)
     process = subprocess.Popen(command, env={**env, "HOME": str(tmp_path)})
     try:

@@ -28,7 +28,7 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.honored_condition import Acknowledgements, NodeSample
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint_slice, node, service
 from support.controllers import World, world
@@ -401,7 +401,9 @@ def _status(acks: Acknowledgements | None) -> str:
 
 
 GATES = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
-SETTINGS = ControllerSettings(plan=Settings(gates=GATES), slice_delay_s=0.01, retry_delay_s=0.01)
+SETTINGS = ControllerSettings(
+    plan=PlannerSettings(gates=GATES), slice_delay_s=0.01, retry_delay_s=0.01
+)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepclose.model.meta import NamespacedName
-from keepclose.reconcile.contention import LONGEST_S, ReapplyBackoff
+from keepclose.reconcile.contention import MAX_S, ReapplyBackoff
 from keepclose.testing.fake_clock import FakeClock
 
 KEY = NamespacedName("default", "web")
@@ -20,7 +20,7 @@ async def test_each_loss_doubles_the_wait() -> None:
         assert backoff.left(KEY) == waits[-1]
         await clock.advance(waits[-1])
         assert backoff.left(KEY) == 0
-    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, LONGEST_S, LONGEST_S]
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_S, MAX_S]
     assert backoff.left(OTHER) == 0
 
 

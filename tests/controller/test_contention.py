@@ -15,14 +15,14 @@ from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.contention import ROUNDS, Contention, find_writer
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.fake_clock import FakeClock
 from support.controllers import QUICK, World, world
 
 WEB = NamespacedName("default", "web")
 GATES = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
-SETTINGS = replace(QUICK, plan=Settings(gates=GATES))
+SETTINGS = replace(QUICK, plan=PlannerSettings(gates=GATES))
 
 
 async def test_changes_by_hand_are_corrected_at_once() -> None:

@@ -22,7 +22,7 @@ from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.runtime.workers import Result
 from keepclose.slices.service_planner import plan_service
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import serving
 from support.controllers import World, world
 
@@ -31,7 +31,7 @@ GATES = FeatureGates().with_gates(
     Gate.ENDPOINT_SLICE_SUBSETTING,
     Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS,
 )
-PLAN = Settings(gates=GATES, heuristics={"keepclose.dev/Balanced": BALANCED})
+PLAN = PlannerSettings(gates=GATES, heuristics={"keepclose.dev/Balanced": BALANCED})
 SETTINGS = ControllerSettings(plan=PLAN, slice_delay_s=0.01, retry_delay_s=0.01)
 VALUES = {
     "zone": ({}, {"trafficDistribution": "PreferSameZone"}),

@@ -16,7 +16,7 @@ from keepclose.kube.requests import ENDPOINTS
 from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
 from keepclose.model.workload import StatusCondition
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.builders import node, pod, service
 from support.faultycluster import Desk, desk, facts, populate, web
 
@@ -162,7 +162,7 @@ async def test_a_server_that_asks_for_patience_is_obeyed(cluster: Desk) -> None:
 
 async def test_a_large_plan_stops_at_the_first_refusal(cluster: Desk) -> None:
     """Of 40 slices to write none is tried once the server has asked for patience."""
-    settings = ControllerSettings(plan=Settings(max_endpoints=1))
+    settings = ControllerSettings(plan=PlannerSettings(max_endpoints=1))
     cluster.put(*(web(number) for number in range(6, 40)))
     async with cluster.controlled(settings) as controlled:
         assert len(cluster.slices()) == 40

@@ -17,9 +17,9 @@ from keepclose.model.endpointslice.types import (
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.runtime.workers import Result
-from keepclose.slices.mirroring import mirror
+from keepclose.slices.mirroring import plan_mirroring
 from keepclose.slices.service_planner import ServicePlan, plan_service
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fake_clock import FakeClock
 
@@ -44,7 +44,7 @@ def _plan(
     ]
     gates = FeatureGates().with_gates(Gate.TOPOLOGY_AWARE_SUBSETTING)
     return plan_service(
-        wanted, pods=made, cluster=Cluster.of(NODES), settings=Settings(gates=gates)
+        wanted, pods=made, cluster=ClusterNodes.of(NODES), settings=PlannerSettings(gates=gates)
     )
 
 
@@ -206,7 +206,7 @@ def test_mirroring_counts_under_its_own_names() -> None:
             ),
         ),
     )
-    found = mirror(source, service("web", selector=None), existing=(), max_per_subset=3)
+    found = plan_mirroring(source, service("web", selector=None), existing=(), max_per_subset=3)
     metrics.mirroring.mirrored(KEY, found)
     metrics.mirroring.written("create")
     metrics.mirroring.synced(KEY, Result.SUCCESS, 0.25)
@@ -216,7 +216,7 @@ def test_mirroring_counts_under_its_own_names() -> None:
     assert shown("changes_total", operation="create") == 1
     gauges = ("endpoints_desired", "num_endpoint_slices", "desired_endpoint_slices")
     assert [shown(name) for name in gauges] == [3, 1, 1]
-    metrics.mirroring.mirrored(KEY, mirror(None, None, existing=found.plan.create))
+    metrics.mirroring.mirrored(KEY, plan_mirroring(None, None, existing=found.plan.create))
     assert [shown(name) for name in gauges] == [0, 0, 0]
     assert shown("endpoints_added_per_sync_count") == 1
     assert _value(metrics, "changes_total", operation="create") is None

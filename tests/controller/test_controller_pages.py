@@ -14,17 +14,17 @@ from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.clock import SystemClock
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.runtime.pages import Listening, Pages, describe_plan
+from keepclose.runtime.pages import ListenAddress, Pages, describe_plan
 from keepclose.slices.service_planner import ServicePlan, plan_service
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service
 
 PLAN = plan_service(
     service("web", traffic_distribution="PreferSameZone"),
     pods=[pod("p1", "n1", ip="10.0.0.1")],
-    cluster=Cluster.of([node("n1", "zone-a")]),
-    settings=Settings(),
+    cluster=ClusterNodes.of([node("n1", "zone-a")]),
+    settings=PlannerSettings(),
 )
 
 
@@ -106,7 +106,7 @@ async def test_a_whole_controller_tells_of_itself(tmp_path: Path) -> None:
                 load_kubeconfig(tmp_path / "data" / "controller.kubeconfig"),
                 leader_elect=True,
                 clock=SystemClock(),
-                listening=Listening("127.0.0.1", 0),
+                listening=ListenAddress("127.0.0.1", 0),
                 on_ready=told.put_nowait,
             )
         )

@@ -17,14 +17,14 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.reconcile.dropped_fields import SliceGuard
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint_slice
 from support.controllers import QUICK, World, world
 
 PROGRAMMED = "TrafficDistributionProgrammed"
 GATES = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
-SETTINGS = replace(QUICK, plan=Settings(gates=GATES))
+SETTINGS = replace(QUICK, plan=PlannerSettings(gates=GATES))
 NO_NODE_HINTS = GATES.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)
 DROPPED = (
     "the API server does not keep endpoints[].hints.forNodes as written; feature gate "

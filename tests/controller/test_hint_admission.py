@@ -19,7 +19,7 @@ from keepclose.model.meta import OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABEL
 from keepclose.routing.hint_facts import with_hints
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 from keepclose.webhook.admission import (
     AdmissionAnswer,
@@ -41,7 +41,7 @@ BALANCED = "keepclose.dev/Balanced"
 GATES = (
     "TrafficDistributionCustomHeuristics=true,NodeLevelTopology=true,TopologyAwareSubsetting=true"
 )
-SETTINGS = Settings(gates=parse_gates(GATES), heuristics=find_heuristics())
+SETTINGS = PlannerSettings(gates=parse_gates(GATES), heuristics=find_heuristics())
 ZONES = ("zone-a", "zone-b", "zone-c")
 NODES = {"n1": "zone-a", "n2": "zone-b", "n3": "zone-c"}
 

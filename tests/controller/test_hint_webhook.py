@@ -23,7 +23,7 @@ from keepclose.heuristics.process import (
     close_heuristics,
     defer_heuristics,
 )
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import ConfigError
@@ -32,8 +32,8 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.runtime.pages import Listening
-from keepclose.slices.settings import Settings
+from keepclose.runtime.pages import ListenAddress
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.webhook.admission import ClusterView
@@ -54,7 +54,7 @@ GATES = (
     "TopologyAwareSubsetting=true"
 )
 SETTINGS = ControllerSettings(
-    plan=Settings(gates=parse_gates(GATES), heuristics=find_heuristics()),
+    plan=PlannerSettings(gates=parse_gates(GATES), heuristics=find_heuristics()),
     slice_delay_s=0.01,
     retry_delay_s=0.01,
 )
@@ -156,7 +156,7 @@ async def replica(
     clock: Clock = CLOCK,
 ) -> AsyncIterator[WebhookProcess]:
     """Run a webhook on the API server of a directory until the end of the block."""
-    connection = load_settings(directory / "kubeconfig", env={})
+    connection = load_connection_settings(directory / "kubeconfig", env={})
     async with connect(connection, clock=CLOCK, retries=Retries(max_elapsed=0.0)) as client:
         process = WebhookProcess(client, settings, files, clock=clock, leader_elect=leader_elect)
         task = asyncio.create_task(process.run())
@@ -651,10 +651,10 @@ async def test_pages_tell_what_was_decided(tmp_path: Path, files: WebhookSetting
             serve_webhook(
                 SETTINGS,
                 files,
-                load_settings(tmp_path / "api" / "kubeconfig", env={}),
+                load_connection_settings(tmp_path / "api" / "kubeconfig", env={}),
                 leader_elect=False,
                 clock=CLOCK,
-                listening=Listening("127.0.0.1", 0),
+                listening=ListenAddress("127.0.0.1", 0),
                 on_ready=told.put_nowait,
             )
         )

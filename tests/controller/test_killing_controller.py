@@ -28,7 +28,7 @@ from keepclose.model.well_known import SERVICE_NAME_LABEL
 from keepclose.model.workload import Pod
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.slices.service_planner import plan_service
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.api_server import PATIENCE
 from keepclose.testing.processes import embedded_server
 from support.controllerprocess import controller_process
@@ -42,7 +42,7 @@ SURGE: Final = PODS_WANTED // 4
 NODE_COUNT: Final = 12
 KILLS: Final = 50
 ZONES: Final = ("zone-a", "zone-b", "zone-c")
-MOST_PORTIONS: Final = 4
+MAX_PORTIONS: Final = 4
 LATEST_S: Final = 0.03
 Step = Callable[[], Coroutine[Any, Any, None]]
 
@@ -161,7 +161,7 @@ async def rolling(directory: Path) -> AsyncIterator[tuple[World, Path]]:
             yield cluster, server.role("controller")
 
 
-async def now(cluster: World, service: Service) -> tuple[list[Pod], Cluster]:
+async def now(cluster: World, service: Service) -> tuple[list[Pod], ClusterNodes]:
     """Return what a plan depends on."""
     return await cluster.selected(service), await cluster.cluster()
 
@@ -182,7 +182,7 @@ async def kill_at_random(
     The steps come in portions. Each of them asks for a write at least, and the controller has begun
     to answer one before the next comes.
     """
-    count = random.randint(1, MOST_PORTIONS)
+    count = random.randint(1, MAX_PORTIONS)
     portions = [steps[number::count] for number in range(count)]
     async with controller_process(kubeconfig, "--no-leader-elect", log=log) as process:
         for number, portion in enumerate(portions, 1):
@@ -209,7 +209,7 @@ async def test_a_rollout_outlives_fifty_killed_controllers(tmp_path: Path) -> No
 
         async def want() -> list[tuple[object, ...]]:
             pods, nodes = await now(cluster, service)
-            plan = plan_service(service, pods=pods, cluster=nodes, settings=Settings())
+            plan = plan_service(service, pods=pods, cluster=nodes, settings=PlannerSettings())
             return facts(plan.slices)
 
         retired: list[str] = []
@@ -247,5 +247,7 @@ async def test_a_rollout_outlives_fifty_killed_controllers(tmp_path: Path) -> No
     assert addresses == {(address_of(PODS_WANTED + number),): 1 for number in range(PODS_WANTED)}
     assert all(piece.endpoints for piece in slices)
     assert all(piece.metadata.owner_references[0].uid == service.metadata.uid for piece in slices)
-    again = plan_service(service, pods=pods, slices=slices, cluster=nodes, settings=Settings())
+    again = plan_service(
+        service, pods=pods, slices=slices, cluster=nodes, settings=PlannerSettings()
+    )
     assert again.is_empty

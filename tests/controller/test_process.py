@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, serve_controller
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.requests import ENDPOINT_SLICES, LEASES
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.testing.api_server import PATIENCE, serving
@@ -26,7 +26,7 @@ async def slices_appear(cluster: World, service: str) -> None:
 async def test_the_leader_works_and_gives_its_lease_back(tmp_path: Path) -> None:
     """The lease names its holder while it works, and nobody afterwards."""
     async with serving(tmp_path) as api, world(api) as cluster:
-        connection = load_settings(tmp_path / "controller.kubeconfig", env={})
+        connection = load_connection_settings(tmp_path / "controller.kubeconfig", env={})
         await cluster.add_service()
         task = asyncio.create_task(
             serve_controller(ControllerSettings(), connection, leader_elect=True, clock=CLOCK)

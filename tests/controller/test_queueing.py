@@ -27,7 +27,7 @@ from keepclose.reconcile.node_changes import NodeChange, NodeFacts, depends_on_s
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.strategy import choose_strategy
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.slices.trackers import SliceTracker
 from keepclose.testing import builders
 from keepclose.testing.builders import node, pod, service
@@ -289,7 +289,7 @@ def test_detection_of_node_level_services_depends_on_nodes(
 ) -> None:
     """A Service that may turn out to be one per node is looked at when nodes come and go."""
     gates = FeatureGates().with_gates(Gate.NODE_LEVEL_TOPOLOGY)
-    settings = Settings(gates=gates, node_level_mode=mode)
+    settings = PlannerSettings(gates=gates, node_level_mode=mode)
     strategy = choose_strategy(
         service(annotations=annotations),
         gates=gates,

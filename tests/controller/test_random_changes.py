@@ -24,7 +24,7 @@ from keepclose.model.well_known import (
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.slices.service_planner import plan_service
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import serving
 from support.controllers import CLOCK, World, world
 
@@ -33,7 +33,9 @@ GATES = FeatureGates().with_gates(
     Gate.ENDPOINT_SLICE_SUBSETTING,
     Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS,
 )
-PLAN = Settings(gates=GATES, max_endpoints=5, heuristics={"keepclose.dev/Balanced": BALANCED})
+PLAN = PlannerSettings(
+    gates=GATES, max_endpoints=5, heuristics={"keepclose.dev/Balanced": BALANCED}
+)
 SETTINGS = ControllerSettings(plan=PLAN, slice_delay_s=0.01, retry_delay_s=0.01)
 APPS = ("web", "api")
 WISHES: tuple[tuple[dict[str, str], str | None], ...] = (

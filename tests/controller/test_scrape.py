@@ -19,7 +19,7 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import SUBSETTING_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.runtime.metrics_text import render_metrics
 from keepclose.runtime.pages import Pages
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import serving
 from support.controllers import QUICK, world
 
@@ -126,7 +126,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 async def _scrape(directory: Path) -> str:
     gates = FeatureGates().with_gates(Gate.TOPOLOGY_AWARE_SUBSETTING)
-    settings = replace(QUICK, plan=Settings(gates=gates), mirroring_max=2)
+    settings = replace(QUICK, plan=PlannerSettings(gates=gates), mirroring_max=2)
     metrics = ControllerMetrics(max_endpoints=settings.plan.max_endpoints, max_per_subset=2)
     async with serving(directory) as api, world(api) as cluster:
         for number in range(3):

@@ -13,7 +13,7 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
 )
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.builders import endpoint, endpoint_slice
 from support.faultycluster import Desk, desk, facts, populate, web
 
@@ -244,7 +244,7 @@ async def test_a_slice_that_somebody_fills_is_not_deleted_from_an_old_view(
     cluster: Desk,
 ) -> None:
     """A delete counts for the version that was looked at: endpoints written since then stay."""
-    settings = ControllerSettings(plan=Settings(max_endpoints=3), batch_s=0.5)
+    settings = ControllerSettings(plan=PlannerSettings(max_endpoints=3), batch_s=0.5)
     async with cluster.controlled(settings) as controlled:
         first, second = cluster.slices()
         assert [one.addresses[0] for one in second.endpoints] == [

@@ -17,13 +17,13 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
 )
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import serving
 from support.controllers import World, world
 
 GATES = FeatureGates().with_gates(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
 SETTINGS = ControllerSettings(
-    plan=Settings(gates=GATES), slice_delay_s=0.01, retry_delay_s=0.01, most_retries=2
+    plan=PlannerSettings(gates=GATES), slice_delay_s=0.01, retry_delay_s=0.01, most_retries=2
 )
 
 

@@ -20,7 +20,7 @@ from keepclose.controller.process import (
     SEEK_PERIOD_S,
     serve_controller,
 )
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector, LeadershipLost
@@ -30,7 +30,7 @@ from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.endpointslice.types import EndpointHints
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.reconcile.settings import CONTROLLER_COMPONENT, ControllerSettings
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fake_cluster_state import Change
@@ -39,7 +39,7 @@ from support.controllers import CLOCK, World, world
 from support.faultycluster import Desk, Fact, desk, facts
 
 APPS = ("web", "api", "db")
-SETTINGS = ControllerSettings(plan=Settings(max_endpoints=4))
+SETTINGS = ControllerSettings(plan=PlannerSettings(max_endpoints=4))
 LAG_S = 0.08
 # The lease runs out from when its last renewal was seen, and that is seen when somebody looks.
 LATEST_S = 15.0 + 2 * 2.2 * SEEK_PERIOD_S
@@ -307,7 +307,7 @@ async def test_a_leader_that_wakes_up_late_cannot_undo_what_the_next_one_did() -
 
     The first one has planned, and its writes are on their way for longer than a lease lasts.
     """
-    settings = ControllerSettings(plan=Settings(max_endpoints=2), batch_s=0.5)
+    settings = ControllerSettings(plan=PlannerSettings(max_endpoints=2), batch_s=0.5)
     async with desk() as cluster:
         populate(cluster)
         pods = [
@@ -353,7 +353,7 @@ async def test_a_clean_stop_hands_over_within_seconds(tmp_path: Path) -> None:
         await cluster.add_node("n1", "zone-a")
         await cluster.add_service()
         await cluster.add_pod("p1", "n1", ip="10.0.0.1")
-        connection = load_settings(tmp_path / "controller.kubeconfig", env={})
+        connection = load_connection_settings(tmp_path / "controller.kubeconfig", env={})
 
         def start() -> asyncio.Task[None]:
             return asyncio.create_task(

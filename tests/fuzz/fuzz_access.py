@@ -8,8 +8,8 @@ import msgspec
 from fuzzbounds import require
 
 from keepclose.apiserver.auth.users import MASTERS, RequestUser, UserRole, node_user, role_user
-from keepclose.apiserver.serving.guard import Guard, answer_review, answers_review
-from keepclose.apiserver.serving.messages import HttpRequest
+from keepclose.apiserver.serving.guard import Guard, is_review, respond_review
+from keepclose.apiserver.serving.http_messages import HttpRequest
 from keepclose.apiserver.serving.options import parse_path, verb_of
 from keepclose.apiserver.status_errors import StatusError
 
@@ -66,7 +66,7 @@ def check(data: bytes) -> None:
             require(MASTERS not in user.groups, "a caller became an administrator")
             known = _USERS.get(token.decode("latin-1"))
             require(known is None or user == known, "a caller became another user")
-        if answers_review(path):
-            msgspec.json.decode(answer_review(request, user).body)
+        if is_review(path):
+            msgspec.json.decode(respond_review(request, user).body)
     except StatusError as failure:
         require(failure.code < 500, f"status {failure.code}")

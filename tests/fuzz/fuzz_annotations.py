@@ -14,7 +14,7 @@ from keepclose.cli.render.resolve import resolved_document
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model import well_known
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing import builders
 
 MUTATES_JSON = True
@@ -25,9 +25,9 @@ _GATES = FeatureGates().with_gates(
     Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS,
 )
 _SETTINGS = (
-    Settings(gates=_GATES, heuristics=find_heuristics(_GATES)),
-    Settings(gates=_GATES.with_gates(Gate.NODE_LEVEL_TOPOLOGY)),
-    Settings(gates=FeatureGates().with_gates(Gate.SERVICE_TOPOLOGY)),
+    PlannerSettings(gates=_GATES, heuristics=find_heuristics(_GATES)),
+    PlannerSettings(gates=_GATES.with_gates(Gate.NODE_LEVEL_TOPOLOGY)),
+    PlannerSettings(gates=FeatureGates().with_gates(Gate.SERVICE_TOPOLOGY)),
 )
 _NODES = tuple(builders.node(f"n{number}", zone=f"zone-{number % 3}") for number in range(6))
 _PODS = tuple(

@@ -12,7 +12,7 @@ from fuzzbounds import require
 
 from keepclose.apiserver.http.connection import Connection
 from keepclose.apiserver.http.server import HttpsServer
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
+from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse
 
 
 class _Transport:
@@ -84,9 +84,9 @@ async def _feed(pieces: list[bytes]) -> tuple[list[bytes], list[Any]]:
     """Return the statuses of all answers, and the requests that were answered."""
     seen: list[Any] = []
 
-    def answer(request: HttpRequest) -> HttpAnswer:
+    def answer(request: HttpRequest) -> HttpResponse:
         seen.append((request.method, request.path, request.query, request.headers, request.body))
-        return HttpAnswer(200, b"{}")
+        return HttpResponse(200, b"{}")
 
     transport = _Transport()
     connection = Connection(HttpsServer(answer, context=None), "")

@@ -18,7 +18,7 @@ from keepclose.cli.render.screen import Screen
 from keepclose.cli.resolve import _admit, _warn_of_missing_kinds, _warn_of_objects
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _GATES = FeatureGates().with_gates(
@@ -26,7 +26,7 @@ _GATES = FeatureGates().with_gates(
     Gate.PREFER_LOCAL_TRAFFIC_POLICY,
     Gate.TOPOLOGY_AWARE_SUBSETTING,
 )
-_SETTINGS = Settings(gates=_GATES, heuristics=find_heuristics(_GATES))
+_SETTINGS = PlannerSettings(gates=_GATES, heuristics=find_heuristics(_GATES))
 
 
 def seeds() -> Iterator[bytes]:

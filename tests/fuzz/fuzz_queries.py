@@ -10,7 +10,7 @@ from fuzzbounds import require
 from fuzzobjects import OBJECTS
 from fuzzserver import BY_NAME, TABLE, Bed
 
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
+from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse
 from keepclose.apiserver.serving.options import parse_query
 from keepclose.apiserver.serving.reading import _make_token, _read_token
 from keepclose.apiserver.status_errors import StatusError
@@ -60,7 +60,7 @@ def check(data: bytes) -> None:
     for accept in (b"application/json", TABLE.encode(), b"application/yaml"):
         request = HttpRequest(method, path, query, {b"accept": accept, b"user-agent": b"f"})
         answer = bed.handle(request)
-        if isinstance(answer, HttpAnswer):
+        if isinstance(answer, HttpResponse):
             known = answer.status < 500 or answer.status in (501, 504)
             require(known, f"status {answer.status}: {answer.body[:300]!r}")
         else:

@@ -24,7 +24,7 @@ from jsonmutation import mutate_json
 MEMORY_MIB: Final = 512
 # Wall time, for what the limit of processor time cannot interrupt.
 HANG_SECONDS: Final = 20
-LONGEST_INPUT: Final = 1 << 14
+MAX_INPUT: Final = 1 << 14
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -97,7 +97,7 @@ def main() -> None:
     limits = [
         f"-timeout={HANG_SECONDS}",
         f"-rss_limit_mb={MEMORY_MIB}",
-        f"-max_len={LONGEST_INPUT}",
+        f"-max_len={MAX_INPUT}",
     ]
     # NB: to merge, libFuzzer starts itself again by a shell; the first argument is how.
     again = shlex.join([sys.executable, sys.argv[0], name, f"--findings={folder}"])

@@ -22,7 +22,12 @@ from keepclose.apiserver.schema.types import load_types
 from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.fair_queue import RequestThreads
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Pending, Stream
+from keepclose.apiserver.serving.http_messages import (
+    HttpRequest,
+    HttpResponse,
+    PendingResponse,
+    ResponseStream,
+)
 from keepclose.apiserver.serving.operations import Operations
 from keepclose.apiserver.serving.options import RequestTarget, WriteOptions
 from keepclose.apiserver.serving.writing import ObjectWriter
@@ -85,7 +90,7 @@ class Bed:
         *,
         media_type: str = "application/json",
         accept: str = "application/json",
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Return the answer to a request, which must be one that clients are promised."""
         path, _, query = path.partition("?")
         headers = {
@@ -94,8 +99,8 @@ class Bed:
             b"user-agent": b"fuzz/1",
         }
         answer = self.handle(HttpRequest(method, path, query, headers, body))
-        require(isinstance(answer, HttpAnswer), f"a stream for {method} {path}")
-        if not isinstance(answer, HttpAnswer):
+        require(isinstance(answer, HttpResponse), f"a stream for {method} {path}")
+        if not isinstance(answer, HttpResponse):
             raise RuleBroken("a stream")
         if answer.status >= 300:
             status = msgspec.json.decode(answer.body)
@@ -107,12 +112,12 @@ class Bed:
             require(b"\n" not in name + value and b"\r" not in value, "a header has two lines")
         return answer
 
-    def handle(self, request: HttpRequest) -> HttpAnswer | Stream:
+    def handle(self, request: HttpRequest) -> HttpResponse | ResponseStream:
         """Return what the server answers, also where it works beside the event loop."""
         answer = self.application.handle(request)
-        return asyncio.run(self._finish(answer)) if isinstance(answer, Pending) else answer
+        return asyncio.run(self._finish(answer)) if isinstance(answer, PendingResponse) else answer
 
-    async def _finish(self, pending: Pending) -> HttpAnswer | Stream:
+    async def _finish(self, pending: PendingResponse) -> HttpResponse | ResponseStream:
         try:
             return await pending.begin()
         finally:
@@ -120,7 +125,7 @@ class Bed:
             self.application.workers.close()
             self.application.workers = RequestThreads()
 
-    def create(self, resource: Resource, body: bytes, **how: Any) -> HttpAnswer:
+    def create(self, resource: Resource, body: bytes, **how: Any) -> HttpResponse:
         """Create an object."""
         query = how.pop("query", "")
         return self.ask("POST", f"{collection_path(resource)}{query}", body, **how)

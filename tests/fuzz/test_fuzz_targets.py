@@ -19,7 +19,7 @@ from jsonmutation import mutate_json
 # Enough to leave the seeds behind; numbers, not seconds, so that every run does the same.
 RUNS: Final = {"patching": 2000, "scalars": 2000, "netlink": 2000, "access": 2000}
 USUAL_RUNS: Final = 200
-LARGEST_CORPUS: Final = 2_000_000
+MAX_CORPUS: Final = 2_000_000
 _READY: Final = FOLDER.parents[1] / ".venv" / ".fuzz-ready"
 
 
@@ -156,7 +156,7 @@ def test_what_is_slow_is_interrupted() -> None:
 def test_the_corpus_is_small() -> None:
     """What is kept for all targets stays within two megabytes."""
     files = [file for file in CORPUS.rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) < LARGEST_CORPUS
+    assert sum(file.stat().st_size for file in files) < MAX_CORPUS
 
 
 def test_mutants_of_json_are_json() -> None:

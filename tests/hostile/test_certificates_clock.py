@@ -12,7 +12,7 @@ import pytest
 
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.auth.certificates import CertificateAuthority
-from keepclose.apiserver.controllers.pod_reaper import POD_STORE, Graces
+from keepclose.apiserver.controllers.pod_reaper import POD_STORE, PodReaper
 from keepclose.apiserver.storage.store import Store
 from keepclose.system.private_files import BrokenFileError
 from keepclose.testing.api_server import serving
@@ -137,7 +137,7 @@ class Ending:
         self.store = Store.open(None)
         self.clocks = Clocks()
         self.ended: list[str] = []
-        self.graces = Graces(
+        self.graces = PodReaper(
             self.store,
             self.end,
             clock=lambda: self.clocks.wall,

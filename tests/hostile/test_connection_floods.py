@@ -20,7 +20,7 @@ from keepclose.apiserver.http import connection
 from keepclose.apiserver.http import server as serving_server
 from keepclose.apiserver.http.connection_table import ConnectionTable
 from keepclose.apiserver.http.server import HttpsServer
-from keepclose.apiserver.serving.messages import ConnectionLimits, HttpAnswer, HttpRequest
+from keepclose.apiserver.serving.http_messages import ConnectionLimits, HttpRequest, HttpResponse
 from keepclose.testing.processes import Embedded, embedded_server, start_embedded
 from support.hostile.rawclients import (
     CLOSE,
@@ -219,8 +219,8 @@ def test_idle_connections_are_small(tmp_path: Path) -> None:
             assert resident_bytes(server) - before < 100 * MEBIBYTE
 
 
-def _answer(request: HttpRequest) -> HttpAnswer:
-    return HttpAnswer(200, request.path.encode())
+def _answer(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, request.path.encode())
 
 
 @pytest.mark.parametrize(

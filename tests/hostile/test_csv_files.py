@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from keepclose.simulate.csv.files import MOST_ZONES
+from keepclose.simulate.csv.files import MAX_ZONES
 from keepclose.simulate.csv.inputs import CsvInputs, open_inputs
 from keepclose.simulate.csv.rows import RowError
 
@@ -40,7 +40,7 @@ def test_a_header_of_many_zones_takes_time_as_it_is_long() -> None:
 @pytest.mark.parametrize("rows", [0, 2])
 def test_many_zones_and_many_lines_take_no_more_memory_than_rows_need(rows: int) -> None:
     """A file of 1 MB with all zones and 1,000,000 empty lines needs megabytes, not gigabytes."""
-    file = _wide_file(MOST_ZONES, rows=rows, empty_lines=1_000_000)
+    file = _wide_file(MAX_ZONES, rows=rows, empty_lines=1_000_000)
     tracemalloc.start()
     try:
         inputs = _open(file)

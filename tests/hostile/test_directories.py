@@ -16,7 +16,13 @@ import pytest
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.auth.credentials import Tokens
 from keepclose.lab.cluster.control import CallError, call_lab
-from keepclose.lab.cluster.data_dir import ClusterState, Home, HomeError, claim_data_dir, is_held
+from keepclose.lab.cluster.data_dir import (
+    ClusterDirectory,
+    ClusterDirectoryError,
+    ClusterState,
+    claim_data_dir,
+    is_held,
+)
 from keepclose.system.private_files import (
     BrokenFileError,
     ForeignDirectoryError,
@@ -94,9 +100,9 @@ def test_a_cluster_refuses_the_directory_of_another_user(common: Path) -> None:
     try:
         script = 'mkdir "$1"; ln -s "$2" "$1/lab.new"; ln -s "$2" "$1/lab.json"; '
         as_nobody(script + 'echo "$3 0" > "$1/lab.lock"', str(data), str(victim), str(sleeper.pid))
-        home = Home(data, is_kept=True)
-        for act in (claim_data_dir, is_held, Home.read_state, Home.clear):
-            with pytest.raises(HomeError, match="belongs to another user"):
+        home = ClusterDirectory(data, is_kept=True)
+        for act in (claim_data_dir, is_held, ClusterDirectory.read_state, ClusterDirectory.clear):
+            with pytest.raises(ClusterDirectoryError, match="belongs to another user"):
                 act(home)
         with pytest.raises(ForeignDirectoryError):
             home.write_state(STATE)
@@ -243,8 +249,8 @@ def test_locks_of_other_kinds_are_refused(tmp_path: Path, plant: Plant, name: st
     """A lock is written in its place, so it must be a plain file with one name."""
     plant(tmp_path / name)
     if name == "lab.lock":
-        with pytest.raises(HomeError, match=r"lab\.lock"):
-            claim_data_dir(Home(tmp_path, is_kept=True))
+        with pytest.raises(ClusterDirectoryError, match=r"lab\.lock"):
+            claim_data_dir(ClusterDirectory(tmp_path, is_kept=True))
     else:
         with pytest.raises(StartError, match=r"store\.lock|cannot be written"):
             ApiServer(ServerSettings(data_dir=tmp_path, port=0))

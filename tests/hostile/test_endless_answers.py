@@ -51,8 +51,8 @@ async def asking(handler: Handler) -> AsyncIterator[Client]:
 
 @pytest.fixture(autouse=True)
 def _lower_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aiohttp_transport, "MOST_ANSWER_BYTES", MOST)
-    monkeypatch.setattr(aiohttp_transport, "MOST_FAILURE_BYTES", MOST)
+    monkeypatch.setattr(aiohttp_transport, "MAX_ANSWER_BYTES", MOST)
+    monkeypatch.setattr(aiohttp_transport, "MAX_FAILURE_BYTES", MOST)
 
 
 @pytest.mark.parametrize("status", [200, 500])
@@ -103,7 +103,7 @@ async def test_pages_that_lead_to_themselves_are_given_up() -> None:
 
 def test_the_status_of_a_proxy_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """What answers in the place of a proxy is read up to a limit, and told with exit code 4."""
-    monkeypatch.setattr(proxy_status, "MOST_BYTES", MOST)
+    monkeypatch.setattr(proxy_status, "MAX_BYTES", MOST)
 
     def answer(listener: socket.socket) -> None:
         peer, _ = listener.accept()
@@ -130,7 +130,7 @@ async def test_a_list_of_endless_pages_is_given_up(
     monkeypatch: pytest.MonkeyPatch, expires: bool
 ) -> None:
     """Each page leads to another one, or to a list that has to be read anew."""
-    monkeypatch.setattr(kube_client, "MOST_PAGES", 20)
+    monkeypatch.setattr(kube_client, "MAX_PAGES", 20)
     asked = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -149,7 +149,7 @@ async def test_a_list_of_endless_pages_is_given_up(
 
 async def test_a_streamed_list_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects of which the last one never comes do not fill the memory."""
-    monkeypatch.setattr(stream, "MOST_INITIAL_BYTES", MOST)
+    monkeypatch.setattr(stream, "MAX_INITIAL_BYTES", MOST)
     event = b'{"type":"ADDED","object":{"metadata":{"name":"n","resourceVersion":"1"}}}\n'
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -173,7 +173,7 @@ async def test_a_watch_goes_on_behind_the_objects_at_its_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The limit is one of the list and not of the changes that follow."""
-    monkeypatch.setattr(stream, "MOST_INITIAL_BYTES", 2000)
+    monkeypatch.setattr(stream, "MAX_INITIAL_BYTES", 2000)
     end = (
         b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1","annotations":'
         b'{"k8s.io/initial-events-end":"true"}}}}\n'

@@ -44,18 +44,18 @@ async def test_a_client_may_ask_for_an_endless_grace_period(api: Served, seconds
 
 
 # What waits for the end of a pod, beside a few that no longer count.
-MOST_QUEUED = 100
+MAX_QUEUED = 100
 
 
 async def test_pods_of_endless_periods_are_forgotten_with_them(api: Served) -> None:
     """Nothing is kept until the end of a period, a year from now, of a pod that is gone."""
-    for number in range(2 * MOST_QUEUED):
+    for number in range(2 * MAX_QUEUED):
         await _create(api, f"web-{number}")
         for seconds in (31_536_000, 0):
             path = f"{PODS}/web-{number}?gracePeriodSeconds={seconds}"
             reply = await api.call("DELETE", path)
             assert reply.status == 200, reply.body
-    assert _queued(api) < MOST_QUEUED
+    assert _queued(api) < MAX_QUEUED
 
 
 async def test_a_pod_that_ends_is_queued_once(api: Served) -> None:
@@ -63,11 +63,11 @@ async def test_a_pod_that_ends_is_queued_once(api: Served) -> None:
     await _create(api)
     await api.call("DELETE", f"{PODS}/web?gracePeriodSeconds=31536000")
     merge = "application/merge-patch+json"
-    for number in range(2 * MOST_QUEUED):
+    for number in range(2 * MAX_QUEUED):
         patch = {"metadata": {"labels": {"a": str(number)}}}
         reply = await api.call("PATCH", f"{PODS}/web", patch, type=merge)
         assert reply.status == 200, reply.body
-    assert 0 < _queued(api) < MOST_QUEUED
+    assert 0 < _queued(api) < MAX_QUEUED
 
 
 def _queued(api: Served) -> int:

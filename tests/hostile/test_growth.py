@@ -25,7 +25,7 @@ from keepclose.apiserver.serving import request_bodies
 from keepclose.apiserver.serving.negotiation import ResponseForm, ResponseShape, render_entry
 from keepclose.apiserver.serving.object_meta import drop_duplicate_owners
 from keepclose.apiserver.serving.options import RequestTarget, WriteOptions
-from keepclose.apiserver.serving.responses import answer_failure, warning_headers
+from keepclose.apiserver.serving.responses import respond_error, warning_headers
 from keepclose.apiserver.serving.writing import ObjectWriter
 from keepclose.apiserver.status_errors import StatusError
 from keepclose.apiserver.storage.store import Store
@@ -268,7 +268,7 @@ def measure(place: Place, count: int, *, distinct: bool) -> dict[str, float]:
         try:
             step(door, given)
         except StatusError as failure:
-            answer_failure(failure)
+            respond_error(failure)
         costs[step.__name__] = time.process_time() - begun
     door.store.close()
     return costs

@@ -11,7 +11,7 @@ from keepclose.apiserver.storage.store import Store
 
 MANY = 10_000
 # The allocator's own share, and the bytes that a write leaves behind for a while.
-MOST_UNCOUNTED = 2.0
+MAX_UNCOUNTED = 2.0
 
 
 def _labels(name: str) -> dict[str, Any]:
@@ -35,5 +35,5 @@ def test_labels_and_owners_count(make: Any) -> None:
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert taken < MOST_UNCOUNTED * store.history_bytes
+    assert taken < MAX_UNCOUNTED * store.history_bytes
     store.close()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.controllers.garbage_collector import Collector
+from keepclose.apiserver.controllers.garbage_collector import GarbageCollector
 from keepclose.apiserver.registry.deletion import DeleteOptions, Propagation
 from keepclose.apiserver.registry.registry import strategies
 from keepclose.apiserver.resources import BY_KIND
-from keepclose.apiserver.serving.deleting import Asked, Deleter
+from keepclose.apiserver.serving.deleting import Deleter, DeleteRequest
 from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.storage.errors import Missing
 from keepclose.apiserver.storage.store import Store
@@ -82,7 +82,7 @@ class Bed:
         self.store = Store.open(None)
         kinds = strategies()
         self.deleter = Deleter(self.store, kinds)
-        self.collector = Collector(self.store, kinds, self.deleter.delete_dependent)
+        self.collector = GarbageCollector(self.store, kinds, self.deleter.delete_dependent)
         stores = ("configmaps", "namespaces")
         limit = 10**9
         self._followed = [self.store.subscribe(one, since=None, limit=limit) for one in stores]
@@ -110,7 +110,7 @@ class Bed:
     def delete(self, name: str, propagation: Propagation) -> None:
         """Delete a ConfigMap as a client does."""
         target = RequestTarget(BY_KIND["v1", "ConfigMap"], "shop", name)
-        self.deleter.delete(target, Asked(DeleteOptions(propagation_policy=propagation)))
+        self.deleter.delete(target, DeleteRequest(DeleteOptions(propagation_policy=propagation)))
 
     def settle(self) -> None:
         """Handle all changes, and those that they lead to."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from keepclose.apiserver.status_errors import MOST_CAUSE_CHARACTERS, MOST_CAUSES, invalid_object
+from keepclose.apiserver.status_errors import MAX_CAUSE_CHARACTERS, MAX_CAUSES, invalid_object
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.field_errors import required
 from keepclose.testing.api_server import Served, serving
@@ -25,11 +25,11 @@ async def api(tmp_path: Path) -> AsyncIterator[Served]:
 
 def test_an_answer_names_so_many_causes() -> None:
     """The first ones are named, in the message as in the details."""
-    causes = [required(f"spec.taints[{place}].key") for place in range(3 * MOST_CAUSES)]
+    causes = [required(f"spec.taints[{place}].key") for place in range(3 * MAX_CAUSES)]
     failure = invalid_object("Node", "", "n1", causes)
     assert failure.details is not None
-    assert len(failure.details["causes"]) == MOST_CAUSES
-    assert failure.message.count("Required value") == MOST_CAUSES
+    assert len(failure.details["causes"]) == MAX_CAUSES
+    assert failure.message.count("Required value") == MAX_CAUSES
     assert failure.message.startswith('Node "n1" is invalid: [spec.taints[0].key: Required value,')
 
 
@@ -37,7 +37,7 @@ def test_causes_that_repeat_their_list_are_bounded() -> None:
     """Without a bound the answer has the square of the size of the body."""
     values = ["x" * 100] * 1_000
     causes = [invalid_value("spec.values", values, f"not {place}") for place in range(1_000)]
-    assert len(invalid_object("Node", "", "n1", causes).message) < 2 * MOST_CAUSE_CHARACTERS
+    assert len(invalid_object("Node", "", "n1", causes).message) < 2 * MAX_CAUSE_CHARACTERS
     one = invalid_object("Node", "", "n1", [invalid_value("spec.values", values * 10, "no")])
     assert "x: no" not in one.message
     assert one.message.endswith("no")
@@ -54,4 +54,4 @@ async def test_owners_that_all_control_get_a_short_answer(api: Served) -> None:
     reply = await api.call("POST", EVENTS, msgspec.json.encode(event))
     assert reply.status == 422
     assert b"Only one reference can have Controller set to true" in reply.body
-    assert len(reply.body) < 8 * MOST_CAUSE_CHARACTERS
+    assert len(reply.body) < 8 * MAX_CAUSE_CHARACTERS

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
-from keepclose.cli.resolve import MOST_PROBLEMS
+from keepclose.cli.resolve import MAX_PROBLEMS
 
 MANY = 2000
 SERVICE = "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}\n"
@@ -45,5 +45,5 @@ def test_no_file_prints_without_end(tmp_path: Path, each: str, code: int, last: 
     file.write_text("---\n".join([SERVICE, *texts]))
     done = CliRunner().invoke(app, ["resolve", "-f", str(file)])
     assert done.exit_code == code
-    assert last.format(MANY - MOST_PROBLEMS) in done.stderr.splitlines()
-    assert len(done.stderr.splitlines()) <= 3 * MOST_PROBLEMS + 10
+    assert last.format(MANY - MAX_PROBLEMS) in done.stderr.splitlines()
+    assert len(done.stderr.splitlines()) <= 3 * MAX_PROBLEMS + 10

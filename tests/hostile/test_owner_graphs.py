@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.apiserver.controllers.garbage_collector import Collector
+from keepclose.apiserver.controllers.garbage_collector import GarbageCollector
 from keepclose.apiserver.registry.deletion import Propagation
 from keepclose.apiserver.registry.metadata import OWNERS_MAX, metadata_causes
 from keepclose.apiserver.registry.registry import strategies
@@ -66,7 +66,7 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Begin without objects."""
         self.store = Store.open(None)
-        self.collector = Collector(self.store, strategies(), self.delete)
+        self.collector = GarbageCollector(self.store, strategies(), self.delete)
         self.most = self._read = 0
         get = self.store.get
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from keepclose.lab.cluster.data_dir import (
+    ClusterDirectory,
     Holder,
-    Home,
     NotRunningError,
     claim_data_dir,
     holder_of,
@@ -55,17 +55,17 @@ def test_a_planted_number_is_not_signalled(
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(StillRunningError):
-            end_cluster(Home(tmp_path, is_kept=True))
+            end_cluster(ClusterDirectory(tmp_path, is_kept=True))
     assert innocent.poll() is None
 
 
 def test_the_holder_itself_is_signalled(tmp_path: Path) -> None:
     """The process that claimed the directory is ended, and its files are cleared."""
-    home = Home(tmp_path / "home")
+    home = ClusterDirectory(tmp_path / "home")
     code = (
         "import signal, sys; from pathlib import Path\n"
-        "from keepclose.lab.cluster.data_dir import Home, claim_data_dir\n"
-        "claim = claim_data_dir(Home(Path(sys.argv[1])))\n"
+        "from keepclose.lab.cluster.data_dir import ClusterDirectory, claim_data_dir\n"
+        "claim = claim_data_dir(ClusterDirectory(Path(sys.argv[1])))\n"
         "print('ready', flush=True); signal.pause()"
     )
     with subprocess.Popen(
@@ -111,7 +111,7 @@ def test_a_name_with_parentheses(tmp_path: Path) -> None:
 
 def test_identity_of_this_process(tmp_path: Path) -> None:
     """What a claim writes is read as this very process."""
-    claim = claim_data_dir(Home(tmp_path / "home"))
+    claim = claim_data_dir(ClusterDirectory(tmp_path / "home"))
     try:
         holder = holder_of(claim.data_dir)
         assert holder == parse_holder(identify_self())

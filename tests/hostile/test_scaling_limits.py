@@ -65,7 +65,7 @@ def body(replicas: int, **pod: object) -> JsonObject:
 @pytest.fixture
 async def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Lab]:
     """Tend two nodes with little room, in a cluster where few pods may be Pending."""
-    monkeypatch.setattr(replicasets, "MOST_PENDING", PENDING)
+    monkeypatch.setattr(replicasets, "MAX_PENDING", PENDING)
     monkeypatch.setattr(replicasets, "CROWDED_RECHECK_S", 0.05)
     async with serving(tmp_path / "data") as api, workloads(api) as found:
         for name, zone in ZONES.items():

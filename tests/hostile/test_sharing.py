@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from keepclose.apiserver.metrics import LoopMeter
-from keepclose.apiserver.serving.application import LARGE_BYTES, MOST_WATCHES
+from keepclose.apiserver.serving.application import LARGE_BYTES, MAX_WATCHES
 from keepclose.apiserver.serving.attempts import Attempt
-from keepclose.apiserver.serving.options import MOST_SELECTOR_VALUES
+from keepclose.apiserver.serving.options import MAX_SELECTOR_VALUES
 from keepclose.testing.api_server import PATIENCE, Served, serving
 from support.hostile.attacks import ATTACKS, seed_pods
 from support.hostile.replaying import besieged
@@ -184,20 +184,20 @@ async def test_a_full_namespace_is_emptied_a_little_at_a_time(api: Served) -> No
 
 async def test_selectors_are_bounded(api: Served) -> None:
     """A selector with too many values is refused at once, one with as many as allowed is not."""
-    most = ",".join(f"!k{number}" for number in range(MOST_SELECTOR_VALUES))
+    most = ",".join(f"!k{number}" for number in range(MAX_SELECTOR_VALUES))
     assert (await api.call("GET", f"{_MAPS}?labelSelector={most}")).status == 200
     for name in ("labelSelector", "fieldSelector"):
         reply = await api.call("GET", f"{_MAPS}?{name}={most},!more")
         assert reply.status == 400
-        assert reply.message == f"{name}: may have {MOST_SELECTOR_VALUES} values at most"
+        assert reply.message == f"{name}: may have {MAX_SELECTOR_VALUES} values at most"
 
 
 async def test_watches_of_one_identity_are_bounded(
     api: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node with too many watches is asked to try later; one that ends makes room."""
-    assert MOST_WATCHES >= 100
-    monkeypatch.setattr("keepclose.apiserver.serving.application.MOST_WATCHES", 2)
+    assert MAX_WATCHES >= 100
+    monkeypatch.setattr("keepclose.apiserver.serving.application.MAX_WATCHES", 2)
     token = api.token_of("node-n1")
     path = f"{api.url}/api/v1/services?watch=1"
     headers = {"Authorization": f"Bearer {token}"}

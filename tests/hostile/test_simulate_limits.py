@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.simulate.csv.files import LONGEST_HEADER, LONGEST_RECORD, MOST_ZONES
+from keepclose.simulate.csv.files import MAX_HEADER, MAX_RECORD, MAX_ZONES
 
 KEEPCLOSE = [sys.executable, "-m", "keepclose"]
 SECONDS = 120
@@ -40,19 +40,19 @@ def write_zones(file: Path, zones: int) -> Path:
     return file
 
 
-@pytest.mark.parametrize("zones", [MOST_ZONES + 1, 3000, 100_000])
+@pytest.mark.parametrize("zones", [MAX_ZONES + 1, 3000, 100_000])
 def test_more_zones_than_any_cluster_has_are_refused(tmp_path: Path, zones: int) -> None:
     """Thousands of zones end with the limit and a fix, and not after minutes."""
     done = simulate(write_zones(tmp_path / "zones.csv", zones))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: the header ")
-    assert f"more than {MOST_ZONES}" in done.stderr
+    assert f"more than {MAX_ZONES}" in done.stderr
     assert f"in {tmp_path}/zones.csv, line 1" in done.stderr
 
 
 def test_as_many_zones_as_allowed_are_simulated(tmp_path: Path) -> None:
     """The limit itself works, with every algorithm."""
-    done = simulate(write_zones(tmp_path / "zones.csv", MOST_ZONES), "--algorithm", "all")
+    done = simulate(write_zones(tmp_path / "zones.csv", MAX_ZONES), "--algorithm", "all")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -63,7 +63,7 @@ def test_a_header_without_an_end_is_refused(tmp_path: Path) -> None:
     os.truncate(file, 20 << 30)
     done = simulate(file)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"error: the header has more than {LONGEST_HEADER:,} bytes" in done.stderr
+    assert f"error: the header has more than {MAX_HEADER:,} bytes" in done.stderr
 
 
 def test_a_row_without_an_end_is_refused(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_row_without_an_end_is_refused(tmp_path: Path) -> None:
     os.truncate(file, 20 << 30)
     done = simulate(file)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"line 3 has more than {LONGEST_RECORD:,} bytes" in done.stderr
+    assert f"line 3 has more than {MAX_RECORD:,} bytes" in done.stderr
 
 
 @pytest.mark.parametrize(

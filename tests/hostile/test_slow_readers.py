@@ -16,8 +16,8 @@ import pytest
 from keepclose.apiserver.http import connection, connection_table
 from keepclose.apiserver.http.connection_table import Transfers
 from keepclose.apiserver.http.server import HttpsServer
-from keepclose.apiserver.serving import messages
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Stream
+from keepclose.apiserver.serving import http_messages
+from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse, ResponseStream
 from keepclose.testing.processes import Embedded, embedded_server
 from support.hostile.rawclients import (
     ask,
@@ -110,7 +110,7 @@ def test_readers_of_different_lists_are_dropped(server: Embedded) -> None:
             _put(server, "c0", f"{number}" + "x" * OBJECT_BYTES, method="PUT")
             _connect(server, opened, CONFIGMAPS, 1)
         assert ask(server, "/healthz")[0] == 200
-        bound = messages.MAX_HELD_BYTES + READERS * EACH + 60 * MEBIBYTE
+        bound = http_messages.MAX_HELD_BYTES + READERS * EACH + 60 * MEBIBYTE
         assert peak_bytes(server) - before < bound
 
 
@@ -137,7 +137,7 @@ def test_requests_that_come_slowly_are_bounded(server: Embedded) -> None:
             with contextlib.suppress(OSError):
                 client.sendall(head + b" " * 2_900_000)
         assert ask(server, "/healthz")[0] == 200
-        assert peak_bytes(server) - before < messages.MOST_HELD_BYTES + 60 * MEBIBYTE
+        assert peak_bytes(server) - before < http_messages.MOST_HELD_BYTES + 60 * MEBIBYTE
 
 
 class _Frames:
@@ -161,8 +161,8 @@ async def test_a_reader_that_stops_is_dropped(monkeypatch: pytest.MonkeyPatch) -
     """Neither an answer nor a stream waits for ever for a client that takes nothing."""
     stream = _Frames()
 
-    def answer(asked: HttpRequest) -> HttpAnswer | Stream:
-        return stream if asked.path == "/stream" else HttpAnswer(200, b"x" * (16 * MEBIBYTE))
+    def answer(asked: HttpRequest) -> HttpResponse | ResponseStream:
+        return stream if asked.path == "/stream" else HttpResponse(200, b"x" * (16 * MEBIBYTE))
 
     monkeypatch.setattr(connection, "STALLED_SECONDS", 0.2)
     server = HttpsServer(answer, context=None)
@@ -204,7 +204,7 @@ def test_only_slow_transfers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
     held.hold(resting, b"b" * 60)
     assert (moving.reason, resting.reason) == ("", "")
     now = 2.0
-    held.move(first, 4 * messages.SLOW_BYTES_PER_SECOND)
+    held.move(first, 4 * http_messages.SLOW_BYTES_PER_SECOND)
     held.hold(late, b"c" * 60)
     assert (moving.reason, resting.reason, late.reason) == ("", "slow", "")
     assert held.held == 150

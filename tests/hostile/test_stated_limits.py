@@ -19,7 +19,7 @@ from keepclose.apiserver.http.request_parser import MAX_BODY_BYTES, MAX_HEAD_BYT
 from keepclose.apiserver.patch.json_patch import MAX_OPERATIONS
 from keepclose.apiserver.registry.core_kinds import MAX_BYTES
 from keepclose.apiserver.registry.metadata import FIELD_MANAGER_MAX
-from keepclose.apiserver.serving.options import _MOST_OPTIONS
+from keepclose.apiserver.serving.options import _MAX_OPTIONS
 from keepclose.model.json_values import DEPTH_MAX
 from keepclose.model.metadata_validation import ANNOTATIONS_MAX_BYTES
 from keepclose.testing.api_server import PATIENCE, Served, serving
@@ -37,18 +37,18 @@ NO_LIMITS = {
     "apiserver.patch.apply:MAX_ANNOTATIONS": "the limit of annotations, by another name",
     "apiserver.patch.json_patch:_MAX_INDEX_DIGITS": "an index beyond any list",
     "apiserver.schema.scalars:_LARGEST": "a number of 64 bits",
-    "apiserver.schema.protobuf_wire:_MOST_VARINT_BYTES": "the form of protobuf",
-    "apiserver.serving.attempts:MOST_ATTEMPTS": "how often the server tries, not a client",
+    "apiserver.schema.protobuf_wire:_MAX_VARINT_BYTES": "the form of protobuf",
+    "apiserver.serving.attempts:MAX_ATTEMPTS": "how often the server tries, not a client",
     "apiserver.serving.request_bodies:_REPEATED_MAX": "the limit of named fields, for YAML",
     "apiserver.http.connection_table:ADDRESS_LIMIT": "a reason, as the metric names it",
     "apiserver.http.connection_table:TOTAL_LIMIT": "a reason, as the metric names it",
     "apiserver.http.connection_table:UNAUTHENTICATED_LIMIT": "a reason, as the metric names it",
     "apiserver.http.connection_table:USER_LIMIT": "a reason, as the metric names it",
     "apiserver.serving.object_meta:_BASE_MAX": "the form of generated names",
-    "apiserver.serving.responses:MOST_OF_ONE": "how the limit of warnings is divided",
+    "apiserver.serving.responses:MAX_OF_ONE": "how the limit of warnings is divided",
     "apiserver.serving.options:_MAX_VERSION": "a number of 64 bits",
-    "apiserver.serving.reading:_MOST_CACHED": "the size of a cache",
-    "apiserver.serving.fair_queue:_MOST_REMEMBERED": "the size of a cache",
+    "apiserver.serving.reading:_MAX_CACHED": "the size of a cache",
+    "apiserver.serving.fair_queue:_MAX_REMEMBERED": "the size of a cache",
     "apiserver.storage.store:PENDING_LIMIT": "watches of the API set a limit of their own",
     "apiserver.registry.events:_LIMIT": "a rule of Kubernetes for one field",
     "apiserver.registry.events:_NOTE_LIMIT": "a rule of Kubernetes for one field",
@@ -95,7 +95,7 @@ PROMISED = {
     "slow heads": "apiserver.http.connection:HEADER_SECONDS",
     "slow requests": "apiserver.http.connection:REQUEST_SECONDS",
     "slow handshakes": "apiserver.http.server:HANDSHAKE_SECONDS",
-    "connections of one user": "apiserver.serving.messages:ConnectionLimits.per_user",
+    "connections of one user": "apiserver.serving.http_messages:ConnectionLimits.per_user",
     "digits of a number": "kube.yaml_nodes:NUMBER_CHARACTERS_MAX",
     "digits of a quantity": "model.quantities:QUANTITY_CHARACTERS_MAX",
     "time to end": "apiserver.assembly:END_SECONDS",
@@ -127,7 +127,7 @@ async def test_headers(api: Served) -> None:
 
 async def test_options(api: Served) -> None:
     """A query may have as many options as stated."""
-    most = "&".join(f"o{number}=1" for number in range(_MOST_OPTIONS))
+    most = "&".join(f"o{number}=1" for number in range(_MAX_OPTIONS))
     assert (await api.call("GET", f"{CONFIG_MAPS}?{most}")).status == 200
     assert (await api.call("GET", f"{CONFIG_MAPS}?{most}&more=1")).status == 400
 

@@ -26,7 +26,7 @@ import yaml
 import keepclose
 from keepclose.cli.main import command_line
 from keepclose.model.decoding import KINDS
-from keepclose.model.plain_text import MOST_CHARACTERS, escape_hidden, make_plain
+from keepclose.model.plain_text import MAX_CHARACTERS, escape_hidden, make_plain
 from keepclose.proxy.status import ProxyStatus
 
 JsonObject = dict[str, Any]
@@ -507,8 +507,8 @@ def test_plain_text_is_one_visible_line() -> None:
     assert make_plain("\u202e\u2028\U000e0041\ud800") == r"\u202e\u2028\U000e0041\ud800"
     assert make_plain("e" + "\u0301" * 6) == "e" + "\u0301" * 4 + r"\u0301\u0301"
     assert make_plain(HOSTILE) == make_plain(make_plain(HOSTILE))
-    long = make_plain("x" * (MOST_CHARACTERS + 1234))
-    assert long == "x" * MOST_CHARACTERS + "... (1,234 more characters)"
+    long = make_plain("x" * (MAX_CHARACTERS + 1234))
+    assert long == "x" * MAX_CHARACTERS + "... (1,234 more characters)"
 
 
 @pytest.mark.parametrize("number", [0x7F, 0x9B, 0x202E, 0x2028, 0xE0041, 0x3164, 0xFEFF])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from structlog.testing import capture_logs
 
 from keepclose.kube.errors import Forbidden, Unauthorized
-from keepclose.kube.watch.reflector import MOST_NAMED_OBJECTS, FailureLog
+from keepclose.kube.watch.reflector import MAX_NAMED_OBJECTS, FailureLog
 from keepclose.model.field_errors import invalid
 from keepclose.testing.fake_clock import FakeClock
 
@@ -57,9 +57,9 @@ async def test_unreadable_objects_without_end_are_a_hundred_lines_and_a_count() 
 
     named = [log for log in logs if log["event"] == "object skipped"]
     others = [log["event"] for log in logs if log not in named]
-    assert len(named) == MOST_NAMED_OBJECTS + 1
+    assert len(named) == MAX_NAMED_OBJECTS + 1
     assert others == ["more objects are skipped than named"]
     assert (named[-1]["object"], named[-1]["not_named_before"]) == (
         "later",
-        5000 - MOST_NAMED_OBJECTS,
+        5000 - MAX_NAMED_OBJECTS,
     )

@@ -178,4 +178,4 @@ def test_what_was_sent_is_known() -> None:
 def test_a_time_beyond_all_numbers_is_cut() -> None:
     """A Status may hold an integer that no float can."""
     body = b'{"details": {"retryAfterSeconds": %s}}' % (b"9" * 400)
-    assert error_from(429, {}, body).retry_after == errors.LONGEST_WAIT_S
+    assert error_from(429, {}, body).retry_after == errors.MAX_WAIT_S

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_in_cluster, load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings, load_in_cluster
 from keepclose.kube.errors import ConfigError
 
 ENV = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -69,19 +69,22 @@ def write_kubeconfig(folder: Path) -> Path:
 def test_a_kubeconfig_comes_before_the_pod(account: Path, tmp_path: Path) -> None:
     """The pod's account is used only where no kubeconfig found or asked for."""
     env = {**ENV, "HOME": str(tmp_path / "home")}
-    assert load_settings(env=env, account=account).server.url == "https://10.96.0.1:443"
+    assert load_connection_settings(env=env, account=account).server.url == "https://10.96.0.1:443"
     file = write_kubeconfig(tmp_path / "home")
-    assert load_settings(env=env, account=account).server.url == "https://file.example"
+    assert load_connection_settings(env=env, account=account).server.url == "https://file.example"
     env["HOME"] = str(tmp_path)
-    assert load_settings(file, env=env, account=account).server.url == "https://file.example"
+    assert (
+        load_connection_settings(file, env=env, account=account).server.url
+        == "https://file.example"
+    )
     with pytest.raises(ConfigError, match="no kubeconfig found"):
-        load_settings(context="c", env=env, account=account)
+        load_connection_settings(context="c", env=env, account=account)
 
 
 def test_outside_of_a_pod_a_kubeconfig_is_needed(tmp_path: Path) -> None:
     """Without both the error is about the kubeconfig, which most people mean."""
     with pytest.raises(ConfigError) as raised:
-        load_settings(env={"HOME": str(tmp_path)}, account=tmp_path)
+        load_connection_settings(env={"HOME": str(tmp_path)}, account=tmp_path)
     assert str(raised.value) == (
         f"{tmp_path}/.kube/config: no kubeconfig found; name one with --kubeconfig or in KUBECONFIG"
     )

@@ -22,7 +22,7 @@ from keepclose.kube.errors import (
 )
 from keepclose.kube.requests import CONFIG_MAPS, PODS, SERVICES, Kind
 from keepclose.kube.watch import stream
-from keepclose.kube.watch.stream import EventDecoder, Lines, WatchEvent, read_events
+from keepclose.kube.watch.stream import EventDecoder, LineSplitter, WatchEvent, read_events
 from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.meta import ObjectMeta
 from keepclose.testing.builders import pod
@@ -97,7 +97,7 @@ def test_any_chunking_gives_the_same_events(cuts: list[int]) -> None:
 @given(st.lists(st.binary(max_size=6).map(lambda b: b.replace(b"x", b"\n")), max_size=12))
 def test_lines_are_those_of_the_whole(chunks: list[bytes]) -> None:
     """Lines cut from chunks are the lines of all bytes together, and no byte is lost."""
-    lines = Lines()
+    lines = LineSplitter()
     found = [one for chunk in chunks for one in lines.feed(chunk)]
     assert [*found, lines.rest()] == b"".join(chunks).split(b"\n")
     assert lines.size == len(lines.rest())
@@ -291,7 +291,7 @@ async def test_untyped_kinds_have_versions_too() -> None:
 async def test_an_endless_line_is_refused() -> None:
     """A line far longer than any object ends the watch before it fills the memory."""
     chunk = b"x" * (1 << 20)
-    chunks = (chunk for _ in range((stream.LONGEST_LINE >> 20) + 5))
+    chunks = (chunk for _ in range((stream.MAX_LINE >> 20) + 5))
     events, error = await collect(chunks)
     assert (events, type(error)) == ([], BrokenStream)
     assert str(error) == "watch: a line of the watch has more than 64 MB"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from keepclose.lab.kubelet.pod_servers import (
-    MOST_HEADER_BYTES,
+    MAX_HEADER_BYTES,
     DatagramServer,
     HttpServer,
     PodReplies,
@@ -168,7 +168,7 @@ async def test_head_has_no_body() -> None:
             id="no length",
         ),
         pytest.param(
-            b"x" * (MOST_HEADER_BYTES + 1),
+            b"x" * (MAX_HEADER_BYTES + 1),
             "HTTP/1.1 431 Request Header Fields Too Large",
             id="no end",
         ),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.lab.traffic.connections import MOST_OPEN, open_client_sockets, open_limit
+from keepclose.lab.traffic.connections import MAX_OPEN, open_client_sockets, open_limit
 
 
 def test_datagrams_get_ports_in_a_row() -> None:
@@ -45,7 +45,7 @@ def test_room_is_left_for_others() -> None:
         assert open_limit(64) == 64
         if hard >= 10_000:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            assert open_limit(64) == MOST_OPEN
+            assert open_limit(64) == MAX_OPEN
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -20,7 +20,7 @@ from keepclose.lab.traffic.connections import (
     ConnectionSource,
     connect_all,
 )
-from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace
+from keepclose.system.namespaces import NetworkError, NetworkNamespace, create_network_namespace
 from keepclose.testing.api_server import PATIENCE
 from support.lab.trafficbeds import PORT, Listeners, http_answer
 from support.underlays import underlay_or_skip
@@ -177,7 +177,7 @@ async def test_silence_does_not_hold_up_others(underlay: Underlay, listeners: Li
 async def test_no_way_there() -> None:
     """A namespace without routes reaches nobody, and says so at once."""
     try:
-        lonely = make_namespace("lonely")
+        lonely = create_network_namespace("lonely")
     except NetworkError as error:
         pytest.skip(str(error))
     try:

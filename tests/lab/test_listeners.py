@@ -20,7 +20,7 @@ from keepclose.lab.kubelet.pod_servers import PodListener, PodReplies, open_list
 from keepclose.lab.network.privilege import why_no_packets
 from keepclose.lab.network.underlay import Underlay
 from keepclose.model.meta import NamespacedName
-from keepclose.system.namespaces import NetworkNamespace, make_namespace
+from keepclose.system.namespaces import NetworkNamespace, create_network_namespace
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.testing.fake_clock import FakeClock
 from support.lab.kubeletbed import KubeletBed, is_ready, kubelets_of
@@ -52,7 +52,7 @@ async def ask(namespace: NetworkNamespace, host: str, port: int, *, udp: bool = 
 @pytest.fixture
 def namespace() -> Iterator[NetworkNamespace]:
     """Make a namespace with nothing but its loopback."""
-    made = make_namespace("test")
+    made = create_network_namespace("test")
     yield made
     made.close()
 

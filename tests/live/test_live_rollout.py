@@ -23,7 +23,7 @@ from keepclose.routing.balanced import BALANCED
 from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import overloads
 from keepclose.slices.service_planner import plan_service
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from support.controllers import LONG_GRACE_S, World
 from support.crowds import do_all
 from support.live.traffic import followed
@@ -143,7 +143,7 @@ async def test_no_node_is_ever_without_endpoints_during_a_rollout(
 
     Those strategies that balance zones leave what is good enough: there the end keeps their bound.
     """
-    plan = Settings(gates=gates, heuristics={"keepclose.dev/Balanced": BALANCED})
+    plan = PlannerSettings(gates=gates, heuristics={"keepclose.dev/Balanced": BALANCED})
     settings = ControllerSettings(plan=plan, slice_delay_s=0.01, retry_delay_s=0.01)
     order = list(range(PODS_WANTED))
     Random(3).shuffle(order)

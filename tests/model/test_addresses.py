@@ -87,7 +87,7 @@ def test_parse_lenient_says_how_a_text_was_lax() -> None:
 def test_legacy_fields(text: str, want_strict: list[str], want_lenient: list[str]) -> None:
     """Fields of old take lax texts unless strict validation is on."""
     for strict, want in ((True, want_strict), (False, want_lenient)):
-        causes = addresses.legacy_ip_causes("f", text, strict=strict)
+        causes = addresses.legacy_ip_errors("f", text, strict=strict)
         assert [str(cause) for cause in causes] == [
             f'f: Invalid value: "{text}": {detail}' for detail in want
         ]
@@ -96,9 +96,9 @@ def test_legacy_fields(text: str, want_strict: list[str], want_lenient: list[str
 def test_legacy_fields_leave_stored_values_alone() -> None:
     """What the stored object has is accepted, whatever it is; a different text is not."""
     stored = frozenset({"010.0.0.1", "junk"})
-    assert addresses.legacy_ip_causes("f", "010.0.0.1", strict=True, old_values=stored) == []
-    assert addresses.legacy_ip_causes("f", "junk", strict=True, old_values=stored) == []
-    (cause,) = addresses.legacy_ip_causes("f", "010.0.0.2", strict=True, old_values=stored)
+    assert addresses.legacy_ip_errors("f", "010.0.0.1", strict=True, old_values=stored) == []
+    assert addresses.legacy_ip_errors("f", "junk", strict=True, old_values=stored) == []
+    (cause,) = addresses.legacy_ip_errors("f", "010.0.0.2", strict=True, old_values=stored)
     assert str(cause) == f'f: Invalid value: "010.0.0.2": {ZEROS}'
 
 
@@ -117,7 +117,7 @@ def test_legacy_fields_leave_stored_values_alone() -> None:
 )
 def test_strict_fields(text: str, want: list[str]) -> None:
     """New fields take the canonical form only, and say which it is."""
-    assert [str(cause) for cause in addresses.strict_ip_causes("f", text)] == [
+    assert [str(cause) for cause in addresses.strict_ip_errors("f", text)] == [
         f'f: Invalid value: "{text}": {detail}' for detail in want
     ]
 
@@ -173,7 +173,7 @@ def test_strict_fields(text: str, want: list[str]) -> None:
 )
 def test_endpoint_addresses(text: str, want: list[str]) -> None:
     """Traffic is not sent to addresses that mean the own machine or link."""
-    assert [str(cause) for cause in addresses.endpoint_ip_causes("f", text)] == [
+    assert [str(cause) for cause in addresses.endpoint_ip_errors("f", text)] == [
         f'f: Invalid value: "{text}": {detail}' for detail in want
     ]
 
@@ -240,7 +240,7 @@ def test_warnings(text: str, want: list[str]) -> None:
 )
 def test_names_as_addresses(text: str, want: list[str]) -> None:
     """Slices of names take fully qualified domains."""
-    assert [str(cause) for cause in addresses.fqdn_causes("f", text)] == want
+    assert [str(cause) for cause in addresses.fqdn_errors("f", text)] == want
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_names_as_addresses(text: str, want: list[str]) -> None:
 def test_cidrs(text: str, want_strict: list[str], want_lenient: list[str]) -> None:
     """Ranges are read like addresses, and strictly without bits past their length."""
     for strict, want in ((True, want_strict), (False, want_lenient)):
-        causes = addresses.cidr_causes("f", text, strict=strict)
+        causes = addresses.cidr_errors("f", text, strict=strict)
         assert [str(cause) for cause in causes] == [
             f'f: Invalid value: "{text}": {detail}' for detail in want
         ]
@@ -299,7 +299,7 @@ def test_cidrs(text: str, want_strict: list[str], want_lenient: list[str]) -> No
 def test_cidrs_leave_stored_values_alone() -> None:
     """A range that the stored object has is accepted unchanged."""
     assert (
-        addresses.cidr_causes("f", "10.0.0.1/8", strict=True, old_values=frozenset({"10.0.0.1/8"}))
+        addresses.cidr_errors("f", "10.0.0.1/8", strict=True, old_values=frozenset({"10.0.0.1/8"}))
         == []
     )
 
@@ -310,12 +310,12 @@ def test_no_text_raises(text: str) -> None:
     """Every text is answered, and all answers agree on whether it is an address."""
     is_address = addresses.family_of(text) is not None
     assert (addresses.canonical(text) is not None) == is_address
-    assert (addresses.legacy_ip_causes("f", text, strict=False) == []) == is_address
-    assert (addresses.strict_ip_causes("f", text) == []) == (addresses.canonical(text) == text)
+    assert (addresses.legacy_ip_errors("f", text, strict=False) == []) == is_address
+    assert (addresses.strict_ip_errors("f", text) == []) == (addresses.canonical(text) == text)
     for strict in (True, False):
-        assert len(addresses.cidr_causes("f", text, strict=strict)) <= 1
-    assert len(addresses.endpoint_ip_causes("f", text)) <= 1
-    assert len(addresses.fqdn_causes("f", text)) <= 1
+        assert len(addresses.cidr_errors("f", text, strict=strict)) <= 1
+    assert len(addresses.endpoint_ip_errors("f", text)) <= 1
+    assert len(addresses.fqdn_errors("f", text)) <= 1
 
 
 @settings(deadline=None, max_examples=200)

@@ -6,8 +6,8 @@ import pytest
 
 from keepclose.model.endpointslice.types import ForZone
 from keepclose.model.field_errors import (
-    CauseType,
     FieldError,
+    FieldErrorType,
     duplicate,
     forbidden_field,
     internal,
@@ -99,7 +99,7 @@ def test_a_cause_renders(cause: FieldError, want_type: str, want_text: str) -> N
         pytest.param(True, "true", id="bools are bare"),
         pytest.param(7, "7", id="ints are bare"),
         pytest.param(1.5, "1.5", id="floats are bare"),
-        pytest.param(CauseType.INTERNAL, '"InternalError"', id="enums are quoted"),
+        pytest.param(FieldErrorType.INTERNAL, '"InternalError"', id="enums are quoted"),
         pytest.param((ForZone("a"), ForZone("b")), '[{"name":"a"},{"name":"b"}]', id="json"),
         pytest.param(
             '\x1b[2J\x7f\x9b \u200b\u2028\n"\\\U000e0001\ud800\u00e9',

@@ -17,8 +17,8 @@ from keepclose.model.decoding import (
     UnknownKind,
     convert,
     decode,
+    display_value,
     path_steps,
-    shown,
 )
 from keepclose.model.field_errors import FieldError, invalid, required
 from keepclose.model.service.types import Service
@@ -271,7 +271,7 @@ def test_path_is_split(path: str, want_steps: tuple[str, ...]) -> None:
 )
 def test_value_is_shown_briefly(value: object, want_shown: object) -> None:
     """Causes show small values as they are and large ones in a few words."""
-    assert shown(value) == want_shown
+    assert display_value(value) == want_shown
 
 
 _json = st.recursive(

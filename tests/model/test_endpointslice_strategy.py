@@ -15,8 +15,8 @@ from keepclose.model.endpointslice.strategy import (
     drop_disabled_slice_fields,
     prepare_slice_for_create,
     prepare_slice_for_update,
-    warnings_on_create,
-    warnings_on_update,
+    slice_warnings_on_create,
+    slice_warnings_on_update,
 )
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
@@ -257,8 +257,8 @@ FQDN_WARNING = "spec.addressType: FQDN endpoints are deprecated"
 def test_warnings_about_the_address_type(address_type: str, want: list[str]) -> None:
     """Slices of names are deprecated, which is said once, on creation."""
     new = endpoint_slice(endpoint("a.example"), address_type=address_type, labels={MANAGED: "me"})
-    assert warnings_on_create(new) == want
-    assert warnings_on_update(new) == []
+    assert slice_warnings_on_create(new) == want
+    assert slice_warnings_on_update(new) == []
 
 
 MANAGED = "endpointslice.kubernetes.io/managed-by"
@@ -294,15 +294,15 @@ def test_warnings_about_addresses(
 ) -> None:
     """Badly spelt addresses are told to everybody but the built-in controllers."""
     new = endpoint_slice(*endpoints, labels={MANAGED: manager})
-    assert warnings_on_create(new) == want
-    assert warnings_on_update(new) == want
+    assert slice_warnings_on_create(new) == want
+    assert slice_warnings_on_update(new) == want
 
 
 def test_unmanaged_slices_are_warned_about() -> None:
     """A slice without the label of a manager is warned about, after the address type."""
     new = replace(endpoint_slice(endpoint("010.0.0.1")), address_type="FQDN")
     new = replace(new, metadata=replace(new.metadata, labels={}))
-    assert warnings_on_create(new) == [
+    assert slice_warnings_on_create(new) == [
         FQDN_WARNING,
         (
             'endpoints[0].addresses[0]: non-standard IP address "010.0.0.1" is invalid: '

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from keepclose.model.acknowledgements import (
-    MOST_EXCEPTIONS,
+    MAX_EXCEPTIONS,
     HintLevel,
     NodeAcknowledgement,
     acknowledgement_name,
     parse_acknowledgement,
-    parse_version,
+    parse_resource_version,
     render_acknowledgement,
 )
 from keepclose.model.core_kinds import ConfigMap
@@ -160,14 +160,14 @@ def test_parsing_is_total(data: dict[str, str]) -> None:
 @pytest.mark.parametrize(("text", "want"), [("", None), ("0", 0), ("42", 42), ("4.2", None)])
 def test_versions_are_numbers(text: str, want: int | None) -> None:
     """Only decimal numbers can be compared."""
-    assert parse_version(text) == want
+    assert parse_resource_version(text) == want
 
 
 def test_exceptions_without_end_are_no_answer() -> None:
     """A node cannot fill the memory of the controller; the most it may say is understood."""
-    lines = [f"a/b{number} c\n" for number in range(MOST_EXCEPTIONS + 1)]
+    lines = [f"a/b{number} c\n" for number in range(MAX_EXCEPTIONS + 1)]
     most = parse_acknowledgement(written(form="2", programmed="7", exceptions="".join(lines[1:])))
     assert most is not None
-    assert (most.version, len(most.exceptions)) == (7, MOST_EXCEPTIONS)
+    assert (most.version, len(most.exceptions)) == (7, MAX_EXCEPTIONS)
     more = written(form="2", programmed="7", exceptions="".join(lines))
     assert parse_acknowledgement(more) == NodeAcknowledgement("n1")

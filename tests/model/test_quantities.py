@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.model.field_errors import invalid
-from keepclose.model.quantities import millis, quantity_causes
+from keepclose.model.quantities import millis, quantity_errors
 
 LARGEST = (2**63 - 1) * 1000
 
@@ -98,12 +98,12 @@ def test_text_is_no_quantity(value: str | float) -> None:
     )
 
     assert millis(value) is None
-    assert quantity_causes("f", value) == [invalid("f", value, want_detail)]
+    assert quantity_errors("f", value) == [invalid("f", value, want_detail)]
 
 
 def test_quantity_has_no_causes() -> None:
     """A good quantity gives no cause."""
-    assert quantity_causes("status.allocatable[cpu]", "3920m") == []
+    assert quantity_errors("status.allocatable[cpu]", "3920m") == []
 
 
 SUFFIXES = {
@@ -150,5 +150,5 @@ def test_reading_never_raises(value: str | float) -> None:
     """Any value gives an amount within the limits or a cause, never both and never an exception."""
     amount = millis(value)
 
-    assert (amount is None) == bool(quantity_causes("f", value))
+    assert (amount is None) == bool(quantity_errors("f", value))
     assert amount is None or -LARGEST <= amount <= LARGEST

@@ -22,7 +22,7 @@ from keepclose.model.service.strategy import (
     normalize_cluster_ips,
     patch_allocated_values,
     prepare_service_for_update,
-    warnings_for,
+    service_warnings,
 )
 from keepclose.model.service.types import (
     ClientIPConfig,
@@ -685,7 +685,7 @@ def test_no_service_makes_the_rules_fail(new: Service, old: Service, gates: Feat
     written = patch_allocated_values(normalize_cluster_ips(default_service(new), old), old)
     stored = prepare_service_for_update(written, old, gates=gates)
     assert hide_on_read(stored).metadata == new.metadata
-    assert warnings_for(stored) == warnings_for(replace(stored, status=ServiceStatus()))
+    assert service_warnings(stored) == service_warnings(replace(stored, status=ServiceStatus()))
 
 
 @settings(deadline=None, max_examples=100)

@@ -18,7 +18,7 @@ from keepclose.model.service.strategy import (
     prepare_service_for_create,
     prepare_service_for_update,
     prepare_status_update,
-    warnings_for,
+    service_warnings,
 )
 from keepclose.model.service.types import (
     LoadBalancerIngress,
@@ -534,7 +534,7 @@ def test_unchanged_services_are_not_copied() -> None:
 
 def test_warnings_belong_to_the_steps_of_a_write() -> None:
     """Whoever writes finds the warnings beside the other steps."""
-    assert service_strategy.warnings_for is warnings_for
+    assert service_strategy.service_warnings is service_warnings
 
 
 def test_node_ports_go_although_a_port_without_one_came() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.model.service.strategy import warnings_for
+from keepclose.model.service.strategy import service_warnings
 from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.testing.builders import service
 
@@ -105,7 +105,7 @@ DEPRECATED_EXTERNAL_IPS = (
 )
 def test_warnings(fields: dict[str, Any], want_warnings: list[str]) -> None:
     """Each deprecated or ignored setting gives one warning, in a fixed order."""
-    assert warnings_for(service(**fields)) == want_warnings
+    assert service_warnings(service(**fields)) == want_warnings
 
 
 def nonstandard(field: str, kind: str, value: str, better: str) -> str:
@@ -153,7 +153,7 @@ def nonstandard(field: str, kind: str, value: str, better: str) -> str:
 )
 def test_warnings_about_addresses(spec: dict[str, Any], want_warnings: list[str]) -> None:
     """Addresses that are spelt badly are named with a better spelling."""
-    assert warnings_for(service(**spec)) == want_warnings
+    assert service_warnings(service(**spec)) == want_warnings
 
 
 RANGE = "spec.loadBalancerSourceRanges[0]"
@@ -233,7 +233,7 @@ def ambiguous(value: str, network: str, single: str) -> str:
 def test_warnings_about_source_ranges(value: str, want_warnings: list[str]) -> None:
     """Ranges that are ambiguous or spelt badly are named with a better spelling."""
     judged = service(type="LoadBalancer", load_balancer_source_ranges=(value,))
-    assert warnings_for(judged) == want_warnings
+    assert service_warnings(judged) == want_warnings
 
 
 @settings(deadline=None, max_examples=200)
@@ -250,5 +250,5 @@ def test_warnings_never_fail(address: str, length: str) -> None:
     )
     assert all(
         warning.startswith(("spec.clusterIPs[0]: ", f"{RANGE}: "))
-        for warning in warnings_for(judged)
+        for warning in service_warnings(judged)
     )

@@ -16,7 +16,7 @@ from keepclose.lab.network.links import (
     try_batches,
 )
 from keepclose.lab.network.privilege import why_no_packets
-from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace
+from keepclose.system.namespaces import NetworkError, NetworkNamespace, create_network_namespace
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def inside() -> Iterator[NetworkNamespace]:
     reason = why_no_packets()
     if reason:
         pytest.skip(reason)
-    namespace = make_namespace("here")
+    namespace = create_network_namespace("here")
     yield namespace
     namespace.close()
 
@@ -47,7 +47,7 @@ def test_the_line_that_failed_is_told(inside: NetworkNamespace) -> None:
 
 def test_one_failure_does_not_hide_others_work(inside: NetworkNamespace) -> None:
     """All batches are run to their ends before the failure is told."""
-    other = make_namespace("there")
+    other = create_network_namespace("there")
     try:
         with pytest.raises(NetworkError, match=r"^here: ip link set nobody up: .*nobody"):
             run_batches([(inside, ["link set nobody up"]), (other, ["link add br0 type bridge"])])

@@ -14,8 +14,8 @@ from keepclose.lab.network.privilege import why_no_packets
 from keepclose.system.namespaces import (
     NetworkError,
     NetworkNamespace,
+    create_network_namespace,
     enter_network,
-    make_namespace,
     search_path,
 )
 
@@ -26,7 +26,7 @@ def inside() -> Iterator[NetworkNamespace]:
     reason = why_no_packets()
     if reason:
         pytest.skip(reason)
-    namespace = make_namespace("here")
+    namespace = create_network_namespace("here")
     yield namespace
     namespace.close()
 
@@ -83,7 +83,7 @@ def test_settings_at_birth() -> None:
     """A namespace can be made with settings."""
     if reason := why_no_packets():
         pytest.skip(reason)
-    namespace = make_namespace("here", {"ipv4/ip_default_ttl": 34})
+    namespace = create_network_namespace("here", {"ipv4/ip_default_ttl": 34})
     try:
         assert namespace.do(Path("/proc/sys/net/ipv4/ip_default_ttl").read_text) == "34\n"
     finally:
@@ -147,7 +147,7 @@ def test_threads_enter_by_path(inside: NetworkNamespace) -> None:
         enter_network(inside.path)
         return _number()
 
-    other = make_namespace("there")
+    other = create_network_namespace("there")
     try:
         assert other.do(enter) == os.fstat(inside.fd).st_ino
     finally:

@@ -10,7 +10,7 @@ from keepclose.lab.network.addresses import (
     FIRST_POD,
     LAST_POD,
     LOAD_BALANCER_NETWORKS,
-    MOST_NODES,
+    MAX_NODES,
     NODE_PREFIX_LENGTHS,
     OUTSIDE_ADDRESSES,
     SERVICE_NETWORKS,
@@ -49,7 +49,7 @@ def test_addresses_of_a_node(number: int, want: NodeNumbering) -> None:
     assert node_addresses(number) == want
 
 
-@pytest.mark.parametrize("number", [-1, 0, MOST_NODES + 1])
+@pytest.mark.parametrize("number", [-1, 0, MAX_NODES + 1])
 def test_there_is_no_such_node(number: int) -> None:
     """Numbers that would give wrong addresses are refused."""
     with pytest.raises(NetworkError, match=rf"^there can be 1 to 1000 nodes, not node {number}$"):
@@ -58,15 +58,15 @@ def test_there_is_no_such_node(number: int) -> None:
 
 def test_nobody_shares_addresses() -> None:
     """All ranges are valid and overlap with no other."""
-    nodes = [node_addresses(number) for number in range(1, MOST_NODES + 1)]
+    nodes = [node_addresses(number) for number in range(1, MAX_NODES + 1)]
     pods = [ip_network(cidr) for node in nodes for cidr in (node.pod_cidr, node.pod_cidr6)]
     others = [ip_network(cidr) for cidr in (*SERVICE_NETWORKS, *LOAD_BALANCER_NETWORKS)]
     nodes4 = ip_network(f"172.18.0.0/{NODE_PREFIX_LENGTHS[0]}")
     nodes6 = ip_network(f"fd00:172::/{NODE_PREFIX_LENGTHS[1]}")
     places = [ip_address(one) for node in nodes for one in (node.address, node.address6)]
     places += [ip_address(one) for one in OUTSIDE_ADDRESSES]
-    assert len(set(pods)) == 2 * MOST_NODES
-    assert len(set(places)) == 2 * MOST_NODES + 2
+    assert len(set(pods)) == 2 * MAX_NODES
+    assert len(set(places)) == 2 * MAX_NODES + 2
     assert nodes4.broadcast_address not in places
     assert all(one in nodes4 for one in places if isinstance(one, IPv4Address))
     assert all(one in nodes6 for one in places if isinstance(one, IPv6Address))

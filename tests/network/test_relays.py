@@ -10,8 +10,8 @@ from typing import TypeVar
 import pytest
 
 from keepclose.lab.network.privilege import why_no_packets
-from keepclose.lab.network.relays import MOST_HELD, Relay
-from keepclose.system.namespaces import NetworkNamespace, make_namespace
+from keepclose.lab.network.relays import MAX_HELD, Relay
+from keepclose.system.namespaces import NetworkNamespace, create_network_namespace
 from support.ports import reserved_port
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ async def echo() -> AsyncIterator[Echo]:
             writer.write(b"heard " + line)
         writer.close()
 
-    namespace = make_namespace("here")
+    namespace = create_network_namespace("here")
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
@@ -235,10 +235,10 @@ async def test_only_so_many_are_held(echo: Echo) -> None:
     relay = Relay(*echo)
     await relay.open()
     await relay.hold()
-    made = [await _connect(echo) for _ in range(MOST_HELD + 3)]
+    made = [await _connect(echo) for _ in range(MAX_HELD + 3)]
     async with asyncio.timeout(60):
         assert [await reader.read() for reader, _ in made[:3]] == [b""] * 3
-        await _until(lambda: len(relay._held) == MOST_HELD)
+        await _until(lambda: len(relay._held) == MAX_HELD)
         await relay.open()
         for reader, writer in made[3:]:
             writer.write(b"me\n")

@@ -16,7 +16,7 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.routing.port_endpoints import NodeView
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.builders import node, pod, service
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -41,7 +41,7 @@ def inventory_of(made: Service, *counts: int, nodes: tuple[int, ...] = (2, 2, 2)
     return Inventory.of(objects)
 
 
-def answer(inventory: Inventory, settings: Settings = Settings()) -> ResolvedService:  # noqa: B008
+def answer(inventory: Inventory, settings: PlannerSettings = PlannerSettings()) -> ResolvedService:  # noqa: B008
     """Return the answer for the only Service of a cluster."""
     (resolved,) = resolve_services(inventory, settings=settings)
     return resolved
@@ -60,7 +60,7 @@ def commands(resolved: ResolvedService) -> list[str]:
     return [fix for fix in fixes if fix.startswith(("kubectl", "--"))]
 
 
-def traffic(inventory: Inventory, made: Service, settings: Settings) -> RoutedTraffic:
+def traffic(inventory: Inventory, made: Service, settings: PlannerSettings) -> RoutedTraffic:
     """Return where the traffic of the Service goes in this cluster."""
     (resolved,) = resolve_services(replace(inventory, services=(made,)), settings=settings)
     views = {one.name: NodeView.of(one) for one in inventory.nodes if one.is_ready}
@@ -79,7 +79,7 @@ def test_an_even_placement_is_advised_to_prefer_its_zone() -> None:
 
 def test_the_older_value_is_advised_where_only_that_is_known() -> None:
     """Without the gate of PreferSameZone the command sets PreferClose."""
-    settings = Settings(gates=FeatureGates().without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION))
+    settings = PlannerSettings(gates=FeatureGates().without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION))
     (command,) = commands(answer(inventory_of(service(), 2, 2, 2), settings))
     assert '"trafficDistribution":"PreferClose"' in command
 
@@ -132,7 +132,7 @@ def test_only_one_zone_has_nothing_to_gain() -> None:
 
 def test_a_gate_is_named_where_switching_it_on_helps() -> None:
     """A gate that is off is advised for even placements, and not where it overloads."""
-    settings = Settings(gates=FeatureGates().without(Gate.SERVICE_TRAFFIC_DISTRIBUTION))
+    settings = PlannerSettings(gates=FeatureGates().without(Gate.SERVICE_TRAFFIC_DISTRIBUTION))
     made = service(traffic_distribution="PreferSameZone")
     want = ["--feature-gates ServiceTrafficDistribution=true"]
     assert commands(answer(inventory_of(made, 2, 2, 2), settings)) == want
@@ -165,7 +165,7 @@ def test_an_unknown_value_in_the_annotation_is_replaced_there() -> None:
 def test_the_advice_is_the_same_when_one_node_is_asked_about() -> None:
     """The whole cluster is tried, whichever nodes the answer is about."""
     inventory = inventory_of(service(), 9, 1, 0)
-    (resolved,) = resolve_services(inventory, settings=Settings(), node="zone-a-0")
+    (resolved,) = resolve_services(inventory, settings=PlannerSettings(), node="zone-a-0")
     assert commands(resolved) == []
 
 
@@ -209,7 +209,7 @@ def test_no_advice_worsens_any_figure(
 ) -> None:
     """Whatever is advised in any cluster, following it overloads and fails nothing."""
     made = service(annotations=annotations, **spec)
-    settings = Settings(gates=FeatureGates(frozenset(gates)))
+    settings = PlannerSettings(gates=FeatureGates(frozenset(gates)))
     inventory = inventory_of(made, *counts, nodes=nodes)
     resolved = answer(inventory, settings)
     advised = set(commands(resolved))

@@ -16,14 +16,14 @@ from keepclose.model.endpointslice.types import (
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.model.service.types import ServicePort
 from keepclose.routing.reasons import ReasonCode
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 
 
 def test_every_service_is_answered_on_every_node() -> None:
     """Without filters the answer is complete and in the order given."""
     inventory = Inventory.of([node("n1"), node("n2"), service("b"), service("a"), pod()])
-    answer = resolve_services(inventory, settings=Settings())
+    answer = resolve_services(inventory, settings=PlannerSettings())
     assert [one.service.metadata.name for one in answer] == ["b", "a"]
     assert [sorted(one.nodes) for one in answer] == [["n1", "n2"], ["n1", "n2"]]
 
@@ -32,10 +32,10 @@ def test_filters_pick_one_service_and_one_node() -> None:
     """What was not asked for is not worked out, and what is not there gives nothing."""
     inventory = Inventory.of([node("n1"), node("n2"), service("b"), service("a")])
     key = NamespacedName("default", "a")
-    (one,) = resolve_services(inventory, settings=Settings(), service=key, node="n2")
+    (one,) = resolve_services(inventory, settings=PlannerSettings(), service=key, node="n2")
     assert (one.service.key, list(one.nodes)) == (key, ["n2"])
     missing = NamespacedName("default", "c")
-    assert resolve_services(inventory, settings=Settings(), service=missing) == ()
+    assert resolve_services(inventory, settings=PlannerSettings(), service=missing) == ()
 
 
 def test_slices_of_others_are_used_but_not_planned() -> None:
@@ -44,7 +44,7 @@ def test_slices_of_others_are_used_but_not_planned() -> None:
     labels = {**foreign.metadata.labels, "endpointslice.kubernetes.io/managed-by": "me"}
     foreign = replace(foreign, metadata=replace(foreign.metadata, labels=labels))
     inventory = Inventory.of([node(), service(), pod(), foreign])
-    (one,) = resolve_services(inventory, settings=Settings())
+    (one,) = resolve_services(inventory, settings=PlannerSettings())
     assert one.slices[-1] == foreign
     shown = [e.shown for e in one.nodes["n1"][0].selection.internal.endpoints]
     assert shown == ["10.0.0.1/8080", "10.9.9.9/8080"]
@@ -54,7 +54,7 @@ def test_names_of_new_slices_never_clash() -> None:
     """Made-up names are the same each time, differ from one another and from those in use."""
     pods = [pod(f"p{n}", ip=f"10.0.0.{n}") for n in range(1, 4)]
     inventory = Inventory.of([node(), service(), *pods])
-    settings = Settings(max_endpoints=1)
+    settings = PlannerSettings(max_endpoints=1)
     first = [one.metadata.name for one in resolve_services(inventory, settings=settings)[0].slices]
     again = [one.metadata.name for one in resolve_services(inventory, settings=settings)[0].slices]
     assert first == again
@@ -80,7 +80,7 @@ def test_mirrored_endpoints_that_are_skipped_are_told() -> None:
             ),
         ),
     )
-    (one,) = resolve_services(Inventory.of([node(), made, endpoints]), settings=Settings())
+    (one,) = resolve_services(Inventory.of([node(), made, endpoints]), settings=PlannerSettings())
     assert [event.reason for event in one.events] == ["InvalidIPAddress"]
     assert [reason.code for reason in one.reasons] == [ReasonCode.NO_SELECTOR]
 
@@ -94,7 +94,7 @@ def test_weights_are_shown_where_they_differ() -> None:
         annotations={"keepclose.dev/endpoint-weights": "[3, 1]"},
     )
     answer = resolved_document(
-        resolve_services(Inventory.of([node(), made, piece]), settings=Settings())
+        resolve_services(Inventory.of([node(), made, piece]), settings=PlannerSettings())
     )
     assert answer["services"][0]["nodes"]["n1"]["IPv4 tcp/http"]["internal"] == {
         "endpoints": ["10.0.0.1/8080", "10.0.0.2/8080"],
@@ -104,7 +104,7 @@ def test_weights_are_shown_where_they_differ() -> None:
 
 def test_pods_on_unknown_nodes_are_errors() -> None:
     """What the controller would report as an error is carried along."""
-    (one,) = resolve_services(Inventory.of([service(), pod()]), settings=Settings())
+    (one,) = resolve_services(Inventory.of([service(), pod()]), settings=PlannerSettings())
     assert one.errors == ("skipping Pod p1 for Service default/web: Node n1 Not Found",)
 
 
@@ -128,8 +128,8 @@ def test_a_dump_without_pods_is_answered_from_its_slices() -> None:
         pod("p3", "n2", ips=("10.0.0.3", "fd00::3"), terminating=True),
     ]
     inventory = Inventory.of([node("n1"), node("n2", "zone-b"), made, *pods])
-    (want,) = resolve_services(inventory, settings=Settings())
-    (got,) = resolve_services(without_pods(inventory, want), settings=Settings())
+    (want,) = resolve_services(inventory, settings=PlannerSettings())
+    (got,) = resolve_services(without_pods(inventory, want), settings=PlannerSettings())
     assert got.slices == want.slices
     assert got.nodes == want.nodes
     (reason,) = [one for one in got.reasons if one.code is ReasonCode.PODS_MISSING]
@@ -142,11 +142,11 @@ def test_a_dump_without_pods_is_answered_from_its_slices() -> None:
 def test_a_wish_is_carried_out_without_pods_too() -> None:
     """Hints follow the Service, also where the slices were written before it asked."""
     inventory = Inventory.of([node("n1"), node("n2", "zone-b"), service(), pod()])
-    (before,) = resolve_services(inventory, settings=Settings())
+    (before,) = resolve_services(inventory, settings=PlannerSettings())
     asked = replace(
         without_pods(inventory, before), services=(service(traffic_distribution="PreferSameZone"),)
     )
-    (after,) = resolve_services(asked, settings=Settings())
+    (after,) = resolve_services(asked, settings=PlannerSettings())
     ((hinted,),) = [one.endpoints for one in after.slices]
     assert hinted.hints is not None
     assert [hint.name for hint in hinted.hints.for_zones] == ["zone-a"]
@@ -155,10 +155,10 @@ def test_a_wish_is_carried_out_without_pods_too() -> None:
 def test_pods_that_are_gone_from_a_dump_with_others_are_told() -> None:
     """Among other Pods the missing ones count as deleted, and the reason says so."""
     inventory = Inventory.of([node("n1"), service(), pod()])
-    (before,) = resolve_services(inventory, settings=Settings())
+    (before,) = resolve_services(inventory, settings=PlannerSettings())
     other = pod("other", namespace="elsewhere")
     gone = replace(without_pods(inventory, before), pods={"elsewhere": (other,)})
-    (after,) = resolve_services(gone, settings=Settings())
+    (after,) = resolve_services(gone, settings=PlannerSettings())
     assert [one.endpoints for one in after.slices] == [()]
     (reason,) = [one for one in after.reasons if one.code is ReasonCode.PODS_MISSING]
     assert reason.message == (
@@ -176,6 +176,6 @@ def test_named_ports_without_a_number_are_left_out() -> None:
         )
     )
     inventory = Inventory.of([node("n1"), made, pod()])
-    (want,) = resolve_services(inventory, settings=Settings())
-    (got,) = resolve_services(without_pods(inventory, want), settings=Settings())
+    (want,) = resolve_services(inventory, settings=PlannerSettings())
+    (got,) = resolve_services(without_pods(inventory, want), settings=PlannerSettings())
     assert got.slices == want.slices

@@ -19,7 +19,11 @@ from keepclose.proxy.nft.requirements import (
     nft_problem,
     transaction_of,
 )
-from keepclose.proxy.nft.select_writer import CannotProgramError, WriterSettings, choose_writer
+from keepclose.proxy.nft.select_writer import (
+    NftablesUnavailableError,
+    WriterSettings,
+    choose_writer,
+)
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.process import fit_settings
 from keepclose.proxy.settings import ProxySettings
@@ -69,12 +73,12 @@ async def test_the_program_is_taken_when_asked_for() -> None:
 async def test_neither_is_there() -> None:
     """Both faults are told at once, with the way out."""
     settings = WriterSettings(library="libnone.so.9", program="no-such-nft")
-    with pytest.raises(CannotProgramError) as caught:
+    with pytest.raises(NftablesUnavailableError) as caught:
         await choose_writer(settings, host_problems=list)
     assert len(caught.value.problems) == 2
     assert caught.value.problems[0].startswith("libnone.so.9 cannot be used")
     assert caught.value.problems[1] == "no-such-nft is not installed; install the package nftables"
-    with pytest.raises(CannotProgramError) as caught:
+    with pytest.raises(NftablesUnavailableError) as caught:
         await choose_writer(settings._replace(prefer="libnftables"), host_problems=list)
     assert len(caught.value.problems) == 1
 
@@ -93,14 +97,14 @@ async def test_a_program_that_cannot_be_used(tmp_path: Path, text: str, want: st
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o755)
     settings = WriterSettings(prefer="nft", program=str(program), limit=0.3)
-    with pytest.raises(CannotProgramError) as caught:
+    with pytest.raises(NftablesUnavailableError) as caught:
         await choose_writer(settings, host_problems=list)
     assert want in str(caught.value)
 
 
 async def test_obstacles_come_first() -> None:
     """Without rights nothing is tried."""
-    with pytest.raises(CannotProgramError, match="nftables cannot be used here: a; b"):
+    with pytest.raises(NftablesUnavailableError, match="nftables cannot be used here: a; b"):
         await choose_writer(host_problems=lambda: ["a", "b"])
 
 

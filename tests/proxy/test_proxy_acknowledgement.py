@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import CONFIG_MAPS
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.acknowledgements import (
-    MOST_EXCEPTIONS,
+    MAX_EXCEPTIONS,
     NodeAcknowledgement,
     parse_acknowledgement,
 )
@@ -70,7 +70,7 @@ class Speaker:
 async def speaking(api: Served, cluster: ProxyCluster) -> AsyncIterator[Speaker]:
     """Run an acknowledger that may speak at any time."""
     speaker = Speaker(cluster)
-    connection = load_settings(api.server.settings.data_dir / "kubeconfig", env={})
+    connection = load_connection_settings(api.server.settings.data_dir / "kubeconfig", env={})
     async with connect(connection, clock=CLOCK, retries=Retries(max_elapsed=0.0)) as client:
         speaker.acknowledger = Acknowledger(
             client,
@@ -122,8 +122,8 @@ async def test_too_much_to_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        pytest.param("s", MOST_EXCEPTIONS + 1, id="too many for a controller"),
-        pytest.param("s" * 55, MOST_EXCEPTIONS, id="too long for an object"),
+        pytest.param("s", MAX_EXCEPTIONS + 1, id="too many for a controller"),
+        pytest.param("s" * 55, MAX_EXCEPTIONS, id="too long for an object"),
     ],
 )
 async def test_what_cannot_be_said_whole_is_not_written(

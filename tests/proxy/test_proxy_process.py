@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.proxy import process
@@ -22,7 +22,7 @@ from keepclose.proxy.nft.select_writer import DryRunWriter
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.process import (
     Address,
-    Surroundings,
+    ProxyHostSettings,
     find_families,
     serve_proxy,
     tune_conntrack,
@@ -47,16 +47,18 @@ async def world(tmp_path: Path) -> AsyncIterator[tuple[Served, ProxyCluster]]:
 
 @asynccontextmanager
 async def served(
-    api: Served, writer: RecordingWriter, surroundings: Surroundings
+    api: Served, writer: RecordingWriter, host_settings: ProxyHostSettings
 ) -> AsyncIterator[list[str]]:
     """Run a proxy for the block; what it says when it is ready comes first."""
-    connection = load_settings(api.server.settings.data_dir / "node-n1.kubeconfig", env={})
+    connection = load_connection_settings(
+        api.server.settings.data_dir / "node-n1.kubeconfig", env={}
+    )
     said: asyncio.Queue[str] = asyncio.Queue()
     task = asyncio.create_task(
         serve_proxy(
             SETTINGS,
             connection,
-            surroundings=surroundings,
+            host_settings=host_settings,
             clock=SystemClock(),
             on_ready=said.put_nowait,
             writer=writer,
@@ -89,7 +91,7 @@ async def test_pages_and_health(tmp_path: Path) -> None:
     async with world(tmp_path) as (api, _):
         writer = RecordingWriter()
         anywhere = Address("127.0.0.1", 0)
-        async with served(api, writer, Surroundings("auto", anywhere, anywhere)) as said:
+        async with served(api, writer, ProxyHostSettings("auto", anywhere, anywhere)) as said:
             assert said[0] == "keepclose proxy runs for node n1"
             pages, health = said[1].split()[-1], said[2].split()[-1]
             await wait_for(health, 200)
@@ -113,7 +115,7 @@ async def test_a_health_port_that_is_taken(tmp_path: Path) -> None:
         with listen_here("127.0.0.1", 0) as taken:
             address = Address("127.0.0.1", taken.getsockname()[1])
             writer = RecordingWriter()
-            async with served(api, writer, Surroundings("auto", None, address)) as said:
+            async with served(api, writer, ProxyHostSettings("auto", None, address)) as said:
                 assert said[1].startswith("health not served yet ([Errno 98]")
                 while not writer.applied:  # noqa: ASYNC110 - a recorder tells nobody
                     await asyncio.sleep(0.01)
@@ -146,7 +148,7 @@ async def test_a_dry_run_shows_and_writes_nothing(tmp_path: Path) -> None:
     """What would be written is shown, also where nobody may read the table."""
     async with world(tmp_path) as (api, cluster):
         await cluster.set_endpoints(plain("10.0.0.1"))
-        connection = load_settings(api.server.settings.data_dir / "kubeconfig", env={})
+        connection = load_connection_settings(api.server.settings.data_dir / "kubeconfig", env={})
         shown: list[str] = []
         writer = DryRunWriter(shown.append)
         await process._sync_once(SETTINGS, connection, writer, SystemClock())
@@ -168,7 +170,7 @@ async def test_a_dry_run_shows_and_writes_nothing(tmp_path: Path) -> None:
 async def test_one_sync_of_a_writer_that_fails(tmp_path: Path) -> None:
     """A single sync raises what went wrong, and does not try again."""
     async with world(tmp_path) as (api, _):
-        connection = load_settings(api.server.settings.data_dir / "kubeconfig", env={})
+        connection = load_connection_settings(api.server.settings.data_dir / "kubeconfig", env={})
         writer = RecordingWriter()
         writer.fail_next(NftError("no", failure=NftFailure.FORBIDDEN))
         with pytest.raises(NftError, match="no"):
@@ -178,7 +180,7 @@ async def test_one_sync_of_a_writer_that_fails(tmp_path: Path) -> None:
 async def test_one_sync_without_a_server(tmp_path: Path) -> None:
     """A command that runs once gives up on a server that does not answer."""
     async with world(tmp_path) as (api, _):
-        connection = load_settings(api.server.settings.data_dir / "kubeconfig", env={})
+        connection = load_connection_settings(api.server.settings.data_dir / "kubeconfig", env={})
     async with connect(connection, clock=CLOCK) as client:
         proxy = NodeProxy(client, SETTINGS, writer=RecordingWriter(), clock=CLOCK)
         with pytest.raises(TimeoutError):

@@ -20,7 +20,7 @@ from keepclose.proxy.settings import (
     DetectLocalMode,
     ProxySettings,
     proxy_settings_errors,
-    settings_warnings,
+    proxy_settings_warnings,
 )
 from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic
 
@@ -88,10 +88,13 @@ def test_flaws(changes: dict[str, Any], want: list[str]) -> None:
 def test_a_mode_without_its_range_is_warned_of() -> None:
     """As kube-proxy does, the proxy goes on without knowing which traffic is its pods'."""
     settings = ProxySettings(node_name="n1", detect_local=DetectLocalMode.CLUSTER_CIDR)
-    (warning,) = settings_warnings(settings)
+    (warning,) = proxy_settings_warnings(settings)
     assert warning.startswith("detect-local-mode is ClusterCIDR, but cluster-cidr is empty: ")
-    assert settings_warnings(msgspec.structs.replace(settings, cluster_cidrs=("10.0.0.0/8",))) == []
-    assert settings_warnings(ProxySettings(node_name="n1")) == []
+    assert (
+        proxy_settings_warnings(msgspec.structs.replace(settings, cluster_cidrs=("10.0.0.0/8",)))
+        == []
+    )
+    assert proxy_settings_warnings(ProxySettings(node_name="n1")) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
+from keepclose.proxy.nft.work_thread import StuckError, WorkThread
 from support.netns import namespaces_or_skip
 
 

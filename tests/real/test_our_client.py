@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.client import Client, PatchType
 from keepclose.kube.errors import ConfigError, Conflict, Invalid, NotFound
 from keepclose.kube.requests import (
@@ -38,13 +38,13 @@ async def client(api: Api) -> AsyncIterator[Client]:
 
 def test_a_kubeconfig_says_where_the_server_is(api: Api) -> None:
     """What either server's kubeconfig says becomes settings; an unknown context is refused."""
-    settings = load_settings(api.kubeconfig)
+    settings = load_connection_settings(api.kubeconfig)
     assert settings.server.url == api.url
     assert settings.namespace == "default"
     assert settings.user.token
     assert settings.user.token not in repr(settings.user)
     with pytest.raises(ConfigError, match="nowhere"):
-        load_settings(api.kubeconfig, "nowhere")
+        load_connection_settings(api.kubeconfig, "nowhere")
 
 
 async def test_the_server_shows_its_version(client: Client) -> None:

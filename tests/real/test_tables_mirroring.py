@@ -14,7 +14,12 @@ from keepclose.model.endpointslice.types import (
     EndpointSlice,
 )
 from keepclose.model.service.types import Service
-from keepclose.slices.mirroring import mirror, mirrored_endpoint, mirrored_slice, should_mirror
+from keepclose.slices.mirroring import (
+    mirrored_endpoint,
+    mirrored_slice,
+    plan_mirroring,
+    should_mirror,
+)
 from support.real.slice_writes import as_write, unordered
 from support.real.unit_tables import (
     Answers,
@@ -40,7 +45,7 @@ def _reconcile(case: Case) -> Answers:
     given = case.given
     existing = read_list(EndpointSlice, given.get("existing"))
     names = {each.metadata.name: f"{index:03}" for index, each in enumerate(existing)}
-    mirrored = mirror(
+    mirrored = plan_mirroring(
         read(Endpoints, given["endpoints"]),
         Service(),
         existing=[

@@ -10,11 +10,11 @@ from keepclose.apiserver.registry.endpointslices import EndpointsStrategy
 from keepclose.apiserver.registry.strategy import WriteContext
 from keepclose.apiserver.resources import RESOURCES
 from keepclose.model.addresses import (
-    cidr_causes,
-    endpoint_ip_causes,
-    fqdn_causes,
-    legacy_ip_causes,
-    strict_ip_causes,
+    cidr_errors,
+    endpoint_ip_errors,
+    fqdn_errors,
+    legacy_ip_errors,
+    strict_ip_errors,
 )
 from keepclose.model.endpointslice import strategy as endpointslice_strategy
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
@@ -42,7 +42,7 @@ from keepclose.model.service.network_validation import (
     validate_load_balancer_status,
 )
 from keepclose.model.service.policy_validation import validate_external_policy
-from keepclose.model.service.strategy import warnings_for
+from keepclose.model.service.strategy import service_warnings
 from keepclose.model.service.types import Service
 from keepclose.model.service.validation import validate_service, validate_service_update
 from support.real.unit_tables import (
@@ -92,7 +92,7 @@ def _field(case: Case) -> str:
 
 def _legacy_ip(case: Case) -> Answers:
     given = case.given
-    ours = legacy_ip_causes(
+    ours = legacy_ip_errors(
         _field(case),
         given["value"],
         strict=given["strictValidation"],
@@ -103,7 +103,7 @@ def _legacy_ip(case: Case) -> Answers:
 
 def _legacy_cidr(case: Case) -> Answers:
     given = case.given
-    ours = cidr_causes(
+    ours = cidr_errors(
         _field(case),
         given["value"],
         strict=given["strictValidation"],
@@ -113,7 +113,7 @@ def _legacy_cidr(case: Case) -> Answers:
 
 
 def _ip(case: Case) -> Answers:
-    return _judged(strict_ip_causes(_field(case), case.given["value"]), case)
+    return _judged(strict_ip_errors(_field(case), case.given["value"]), case)
 
 
 def _ip_warnings(case: Case) -> Answers:
@@ -122,16 +122,16 @@ def _ip_warnings(case: Case) -> Answers:
     if case.given["fldPath"] == "spec.loadBalancerIP":
         spec = {"loadBalancerIP": value}
     service = read(Service, {"spec": spec})
-    return Answers(warnings_for(service), case.answered.get("result0", []))
+    return Answers(service_warnings(service), case.answered.get("result0", []))
 
 
 def _cidr_warnings(case: Case) -> Answers:
     service = read(Service, {"spec": {"loadBalancerSourceRanges": [case.given["value"]]}})
-    return Answers(warnings_for(service), case.answered.get("result0", []))
+    return Answers(service_warnings(service), case.answered.get("result0", []))
 
 
 def _fqdn(case: Case) -> Answers:
-    return _judged(fqdn_causes(_field(case), case.given["name"]), case)
+    return _judged(fqdn_errors(_field(case), case.given["name"]), case)
 
 
 def _slice(case: Case) -> Answers:
@@ -174,7 +174,7 @@ def _external_policy(case: Case) -> Answers:
 
 
 def _endpoint_ip(case: Case) -> Answers:
-    return _judged(endpoint_ip_causes(_field(case), case.given["ipAddress"]), case)
+    return _judged(endpoint_ip_errors(_field(case), case.given["ipAddress"]), case)
 
 
 def _load_balancer(case: Case) -> Answers:
@@ -204,7 +204,7 @@ def _endpoints(case: Case) -> Answers:
 
 
 def _warnings(case: Case) -> Answers:
-    ours = warnings_for(read(Service, case.given["service"]))
+    ours = service_warnings(read(Service, case.given["service"]))
     return Answers(sorted(ours), sorted(case.answered.get("result0", [])))
 
 
@@ -279,12 +279,12 @@ def _slice_prepared(case: Case) -> Answers:
 
 def _slice_type_warnings(case: Case) -> Answers:
     endpoint_slice = EndpointSlice(address_type=case.given["addressType"])
-    ours = endpointslice_strategy.warnings_on_create(endpoint_slice)
+    ours = endpointslice_strategy.slice_warnings_on_create(endpoint_slice)
     return Answers(ours, case.answered.get("result0", []))
 
 
 def _slice_ip_warnings(case: Case) -> Answers:
-    ours = endpointslice_strategy.warnings_on_update(read(EndpointSlice, case.given["eps"]))
+    ours = endpointslice_strategy.slice_warnings_on_update(read(EndpointSlice, case.given["eps"]))
     return Answers(ours, case.answered.get("result0", []))
 
 

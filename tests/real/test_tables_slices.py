@@ -39,9 +39,14 @@ from keepclose.slices.endpoints import (
 from keepclose.slices.mirroring import repack
 from keepclose.slices.packing import with_trigger_time
 from keepclose.slices.service_planner import ServicePlanner
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.slices.slice_metadata import address_types, is_owned_by, new_slice, slice_labels
-from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker, format_instant, instant
+from keepclose.slices.trackers import (
+    SliceTracker,
+    TriggerTimeTracker,
+    format_instant,
+    parse_timestamp,
+)
 from support.real.slice_writes import as_write, unordered
 from support.real.unit_tables import (
     Answers,
@@ -63,7 +68,7 @@ _NO_TIME = "0001-01-01T00:00:00Z"
 
 def _time(text: str) -> str:
     """Return a time that Go wrote as ours are written; "" for the zero time."""
-    return "" if text == _NO_TIME else format_instant(instant(text))
+    return "" if text == _NO_TIME else format_instant(parse_timestamp(text))
 
 
 def _pod_to_endpoint(case: Case) -> Answers:
@@ -319,7 +324,7 @@ def _reconcile(case: Case) -> Answers:
     given = case.given
     nodes = read_list(Node, given.get("nodes"))
     topology = given.get("topology")
-    cluster = Cluster.of(nodes)
+    cluster = ClusterNodes.of(nodes)
     gates = DEFAULT_GATES
     if topology is None:
         gates = gates.without(Gate.TOPOLOGY_AWARE_HINTS)
@@ -328,7 +333,9 @@ def _reconcile(case: Case) -> Answers:
         cluster = replace(cluster, ratios=CpuRatios(topology.get("cpuRatiosByZone")))
     if not given["prefersSame"]:
         gates = gates.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)
-    settings = Settings(gates=gates, max_endpoints=given["max"], managed_by=given["controller"])
+    settings = PlannerSettings(
+        gates=gates, max_endpoints=given["max"], managed_by=given["controller"]
+    )
     existing = read_list(EndpointSlice, given.get("existing"))
     # The slices of the tests come in any order, ours by name: names that keep the order given.
     names = {each.metadata.name: f"{index:03}" for index, each in enumerate(existing)}

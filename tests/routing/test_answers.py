@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepclose.routing.heuristic_answers import (
-    LONGEST_MESSAGE,
+    MAX_MESSAGE,
     Allotment,
     FailureCause,
     HeuristicFailure,
@@ -98,7 +98,7 @@ def test_an_allocation_of_all_endpoints_is_taken(answer: object) -> None:
             id="a reason without a known code",
         ),
         pytest.param(
-            Refusal(Reason(ReasonCode.OVERLOAD_BOUND, "x" * (LONGEST_MESSAGE + 1))),
+            Refusal(Reason(ReasonCode.OVERLOAD_BOUND, "x" * (MAX_MESSAGE + 1))),
             "no text of at most 500 characters",
             id="a reason that is too long",
         ),
@@ -110,7 +110,7 @@ def test_what_is_no_allocation_is_a_failure_that_names_the_flaw(answer: object, 
     assert isinstance(checked, HeuristicFailure)
     assert checked.cause is FailureCause.INVALID_ANSWER
     assert want in checked.message
-    assert len(checked.message) <= LONGEST_MESSAGE
+    assert len(checked.message) <= MAX_MESSAGE
 
 
 @pytest.mark.parametrize(

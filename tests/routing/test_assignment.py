@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.routing.heuristics import assign
+from keepclose.routing.heuristics import assign_groups
 
 Current = dict[str, dict[str, list[str]]]
 Target = dict[str, dict[str, int]]
@@ -87,14 +87,18 @@ GROUPS = ("a", "b", "c")
 )
 def test_changes(target: Target, current: Current, want_changes: dict[str, str]) -> None:
     """Only endpoints that must move are told, each with its new group."""
-    assert assign(target, current) == want_changes
+    assert assign_groups(target, current) == want_changes
 
 
 def test_ids_may_be_anything_that_sorts() -> None:
     """Positions serve as ids just as well as names."""
     current = {"a": {"": [(1, 0), (0, 2), (0, 10)]}}
 
-    assert assign({"a": {"a": 1, "b": 2}}, current) == {(0, 2): "b", (0, 10): "b", (1, 0): "a"}
+    assert assign_groups({"a": {"a": 1, "b": 2}}, current) == {
+        (0, 2): "b",
+        (0, 10): "b",
+        (1, 0): "a",
+    }
 
 
 @st.composite
@@ -118,7 +122,7 @@ def test_changes_reach_the_target_and_are_the_fewest(drawn: tuple[Target, Curren
     """After the changes the counts are right, and no other way of getting there changes less."""
     target, current = drawn
 
-    changes = assign(target, current)
+    changes = assign_groups(target, current)
 
     for location, groups in current.items():
         before = {one: group for group, ids in groups.items() for one in ids}
@@ -146,4 +150,4 @@ def test_order_of_input_does_not_matter(drawn: tuple[Target, Current]) -> None:
         for location, groups in reversed(current.items())
     }
 
-    assert assign(target, turned) == assign(target, current)
+    assert assign_groups(target, turned) == assign_groups(target, current)

@@ -14,7 +14,7 @@ from keepclose.routing.node_level import (
     NodeLevelMode,
     NodeLevelOptions,
     controller_of,
-    detect,
+    detect_node_level,
     node_overlay,
 )
 from keepclose.routing.reasons import Reason, ReasonCode
@@ -110,7 +110,7 @@ def test_missing_nodes(
     """Few nodes may be missing to switch on, twice as many to stay on."""
     endpoints = covered(count, missing) or owned("elsewhere")
 
-    got = detect(nodes=workers(count), endpoints=endpoints, previously_on=previously_on)
+    got = detect_node_level(nodes=workers(count), endpoints=endpoints, previously_on=previously_on)
 
     assert got.on is want_on
     assert got.missing == tuple(f"n{number:02}" for number in range(1, missing + 1))
@@ -155,7 +155,9 @@ def test_one_daemon_set_owns_all(
     others: list[EndpointOwner], want_message: str, previously_on: bool
 ) -> None:
     """One endpoint of another owner is enough to switch off, also when it was on."""
-    got = detect(nodes=workers(2), endpoints=[*owned("n01"), *others], previously_on=previously_on)
+    got = detect_node_level(
+        nodes=workers(2), endpoints=[*owned("n01"), *others], previously_on=previously_on
+    )
 
     assert got == NodeLevelDecision(
         False, (), (Reason(ReasonCode.NOT_ONE_DAEMON_SET, want_message),)
@@ -166,7 +168,9 @@ def test_an_owner_without_uid_is_nobody() -> None:
     """Two owners without a UID cannot be told to be the same."""
     nameless = OwnerReference(kind="DaemonSet", name="dns", controller=True)
 
-    got = detect(nodes=workers(1), endpoints=owned("n01", owner=nameless), previously_on=False)
+    got = detect_node_level(
+        nodes=workers(1), endpoints=owned("n01", owner=nameless), previously_on=False
+    )
 
     assert codes(got) == [ReasonCode.NOT_ONE_DAEMON_SET]
 
@@ -180,7 +184,7 @@ def test_nodes_that_send_no_traffic_are_not_missed() -> None:
         node("old-master", labels={"node-role.kubernetes.io/master": ""}),
     ]
 
-    got = detect(
+    got = detect_node_level(
         nodes=nodes,
         endpoints=covered(3, 0),
         previously_on=False,
@@ -247,7 +251,7 @@ def test_nothing_to_go_by_is_off(
     nodes: list[Node], endpoints: list[EndpointOwner], want: NodeLevelDecision
 ) -> None:
     """Without endpoints, or without a node that has one, nothing is switched on or kept on."""
-    assert detect(nodes=nodes, endpoints=endpoints, previously_on=True) == want
+    assert detect_node_level(nodes=nodes, endpoints=endpoints, previously_on=True) == want
 
 
 def overlay(
@@ -406,7 +410,7 @@ def test_hysteresis_is_monotone(count: int, missing: int, fraction: float, least
     options = NodeLevelOptions(max_missing_fraction=fraction, min_missing=least)
 
     def is_on(missing: int, *, previously_on: bool) -> bool:
-        return detect(
+        return detect_node_level(
             nodes=workers(count),
             endpoints=covered(count, missing) or owned("elsewhere"),
             previously_on=previously_on,

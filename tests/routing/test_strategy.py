@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import (
+    DistributionVerdict,
     Strategy,
     StrategyName,
-    Verdict,
     choose_strategy,
     topology_annotation,
     traffic_distribution,
@@ -62,47 +62,59 @@ def test_only_auto_switches_the_topology_mode_on(annotations: dict[str, str], wa
 @pytest.mark.parametrize(
     ("value", "gates", "want_name", "want_verdict"),
     [
-        pytest.param(None, DEFAULT, "None", Verdict.ABSENT, id="absent"),
-        pytest.param("PreferClose", DEFAULT, "PreferSameZone", Verdict.GOVERNS, id="PreferClose"),
-        pytest.param("PreferSameZone", DEFAULT, "PreferSameZone", Verdict.GOVERNS, id="same zone"),
-        pytest.param("PreferSameNode", DEFAULT, "PreferSameNode", Verdict.GOVERNS, id="same node"),
+        pytest.param(None, DEFAULT, "None", DistributionVerdict.ABSENT, id="absent"),
+        pytest.param(
+            "PreferClose", DEFAULT, "PreferSameZone", DistributionVerdict.GOVERNS, id="PreferClose"
+        ),
+        pytest.param(
+            "PreferSameZone", DEFAULT, "PreferSameZone", DistributionVerdict.GOVERNS, id="same zone"
+        ),
+        pytest.param(
+            "PreferSameNode", DEFAULT, "PreferSameNode", DistributionVerdict.GOVERNS, id="same node"
+        ),
         pytest.param(
             "PreferClose",
             DEFAULT.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION),
             "PreferSameZone",
-            Verdict.GOVERNS,
+            DistributionVerdict.GOVERNS,
             id="PreferClose needs only the first gate",
         ),
         pytest.param(
             "PreferSameZone",
             DEFAULT.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION),
             "None",
-            Verdict.DISABLED,
+            DistributionVerdict.DISABLED,
             id="same zone with its gate off",
         ),
         pytest.param(
             "PreferSameNode",
             DEFAULT.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION),
             "None",
-            Verdict.DISABLED,
+            DistributionVerdict.DISABLED,
             id="same node with its gate off",
         ),
         pytest.param(
             "PreferClose",
             DEFAULT.without(Gate.SERVICE_TRAFFIC_DISTRIBUTION),
             "None",
-            Verdict.DISABLED,
+            DistributionVerdict.DISABLED,
             id="field gate off",
         ),
-        pytest.param("Random", DEFAULT, "None", Verdict.UNSUPPORTED, id="unknown value"),
-        pytest.param("", DEFAULT, "None", Verdict.UNSUPPORTED, id="empty value"),
-        pytest.param("a.dev/X", DEFAULT, "None", Verdict.DISABLED, id="custom, gate off"),
-        pytest.param("a.dev/X", ALL, "a.dev/X", Verdict.GOVERNS, id="custom, registered"),
-        pytest.param("a.dev/Y", ALL, "None", Verdict.UNSUPPORTED, id="custom, unknown"),
+        pytest.param(
+            "Random", DEFAULT, "None", DistributionVerdict.UNSUPPORTED, id="unknown value"
+        ),
+        pytest.param("", DEFAULT, "None", DistributionVerdict.UNSUPPORTED, id="empty value"),
+        pytest.param(
+            "a.dev/X", DEFAULT, "None", DistributionVerdict.DISABLED, id="custom, gate off"
+        ),
+        pytest.param(
+            "a.dev/X", ALL, "a.dev/X", DistributionVerdict.GOVERNS, id="custom, registered"
+        ),
+        pytest.param("a.dev/Y", ALL, "None", DistributionVerdict.UNSUPPORTED, id="custom, unknown"),
     ],
 )
 def test_traffic_distribution_governs_when_its_gates_allow(
-    value: str | None, gates: FeatureGates, want_name: str, want_verdict: Verdict
+    value: str | None, gates: FeatureGates, want_name: str, want_verdict: DistributionVerdict
 ) -> None:
     """A value counts with its gates on; otherwise it is as good as absent, and we say why."""
     gates = gates.without(Gate.SERVICE_TOPOLOGY)
@@ -183,7 +195,7 @@ def test_an_overridden_field_says_what_overrides_it() -> None:
     """The annotation wins over the field, and the reason names both."""
     made = service(annotations={MODE: "Auto"}, traffic_distribution="PreferClose")
     chosen = choose_strategy(made, gates=DEFAULT)
-    assert chosen.distribution is Verdict.OVERRIDDEN
+    assert chosen.distribution is DistributionVerdict.OVERRIDDEN
     assert chosen.reasons[-1].code is ReasonCode.OVERRIDDEN
     assert chosen.reasons[-1].message == (
         "spec.trafficDistribution: PreferClose is ignored because "

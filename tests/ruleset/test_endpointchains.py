@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.routing.port_endpoints import PortEndpoint
-from keepclose.ruleset.endpoint_chains import MOST_NUMBERS, distinct_endpoints, split_by_weight
+from keepclose.ruleset.endpoint_chains import MAX_NUMBERS, distinct_endpoints, split_by_weight
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_shares_are_nearly_the_weights(weights: list[int]) -> None:
     """Within what a millionth of the total can make."""
     shares = split_by_weight(weights)
     assert min(shares) >= 1
-    assert sum(shares) <= MOST_NUMBERS + len(weights)
+    assert sum(shares) <= MAX_NUMBERS + len(weights)
     for share, weight in zip(shares, weights, strict=True):
         assert abs(share / sum(shares) - weight / sum(weights)) < 1e-4
 

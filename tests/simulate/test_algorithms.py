@@ -13,7 +13,7 @@ from keepclose.simulate.algorithms import (
     UnknownAlgorithmError,
     find_algorithm,
 )
-from keepclose.simulate.datasets import GivenRows
+from keepclose.simulate.datasets import InMemoryRows
 from keepclose.simulate.engine import simulate_rows
 
 
@@ -54,7 +54,7 @@ RECORDED = msgspec.json.decode(
 def test_figures_of_the_reference_come_out(name: str, case: Case) -> None:
     """Each algorithm by its name gives the seven figures that the reference printed."""
     zones = sorted(case.zones)
-    rows = GivenRows(
+    rows = InMemoryRows(
         [zone for zone, _, _ in zones],
         [nodes for _, nodes, _ in zones],
         [endpoints for _, _, endpoints in zones],

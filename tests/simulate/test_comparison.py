@@ -6,16 +6,16 @@ import pytest
 
 from keepclose.simulate.algorithms import find_algorithm
 from keepclose.simulate.comparison import EXAMPLES, compare
-from keepclose.simulate.datasets import GivenRows, open_dataset
+from keepclose.simulate.datasets import InMemoryRows, open_dataset
 from keepclose.simulate.engine import run_simulation
 from keepclose.simulate.summary import Weights
 
 
-def rows(*lines: str) -> GivenRows:
+def rows(*lines: str) -> InMemoryRows:
     """Return rows written as "1 2, 3 4": nodes and endpoints of each zone."""
     cells = [tuple(map(int, cell.split())) for line in lines for cell in line.split(",")]
     zones = [f"z{number}" for number in range(len(lines[0].split(",")))]
-    return GivenRows(
+    return InMemoryRows(
         zones,
         [nodes for nodes, _ in cells],
         [endpoints for _, endpoints in cells],
@@ -85,7 +85,9 @@ def test_rows_without_a_result_are_counted_apart() -> None:
 
 def test_no_rows_are_no_reason_to_fail() -> None:
     """An empty set gives zeros."""
-    answer = compare(GivenRows(("a",), [], []), find_algorithm("local"), find_algorithm("original"))
+    answer = compare(
+        InMemoryRows(("a",), [], []), find_algorithm("local"), find_algorithm("original")
+    )
     assert (answer.rows, answer.better, answer.differences, answer.best) == (0, 0, (0.0,) * 7, ())
 
 
@@ -100,7 +102,7 @@ def test_machine_code_counts_alike() -> None:
     block = data.read(0, 24_000)
     nodes, endpoints = list(map(int, block.nodes)), list(map(int, block.endpoints))
     parts = [
-        compare(GivenRows(data.zones, nodes[cut], endpoints[cut]), *pair)
+        compare(InMemoryRows(data.zones, nodes[cut], endpoints[cut]), *pair)
         for cut in (slice(0, 36_000), slice(36_000, None))
     ]
     assert sum(part.better for part in parts) == whole.better

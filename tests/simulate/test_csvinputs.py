@@ -13,7 +13,7 @@ from keepclose.simulate.algorithms import PUBLISHED, find_algorithm
 from keepclose.simulate.csv.inputs import CsvInputs, open_inputs
 from keepclose.simulate.csv.outputs import write_results
 from keepclose.simulate.csv.rows import RowError
-from keepclose.simulate.datasets import GivenRows
+from keepclose.simulate.datasets import InMemoryRows
 from keepclose.simulate.engine import run_simulation
 
 VECTORS: dict[str, Any] = json.loads(
@@ -120,7 +120,7 @@ def test_results_are_written_while_they_are_summed_up() -> None:
 
 def test_rows_of_any_data_set_can_be_written() -> None:
     """Labels are quoted where they need to be."""
-    rows = GivenRows(("a", "b"), [1, 1, 2, 2], [4, 4, 9, 3], labels=["x", "y, z"])
+    rows = InMemoryRows(("a", "b"), [1, 1, 2, 2], [4, 4, 9, 3], labels=["x", "y, z"])
     file = io.BytesIO()
     (summary,) = write_results(rows, [(find_algorithm("original"), file)])
     assert (summary.rows, summary.valid) == (2, 2)

@@ -17,7 +17,7 @@ from keepclose.simulate.datasets import (
     RANDOM_KINDS,
     Block,
     DataSet,
-    GivenRows,
+    InMemoryRows,
     MissingExtraError,
     Sample,
     UnknownDataSetError,
@@ -162,7 +162,7 @@ def test_kinds_of_random_rows_differ_as_named() -> None:
 @given(total=st.integers(1, 5000), wanted=st.integers(0, 6000), seed=st.integers(0, 2**70))
 def test_sample_takes_one_row_of_each_part(total: int, wanted: int, seed: int) -> None:
     """A sample has distinct rows in order, spread evenly, and all rows when it is large enough."""
-    source = GivenRows(("a",), list(range(total)), [1] * total)
+    source = InMemoryRows(("a",), list(range(total)), [1] * total)
     sample = Sample(source, rows=wanted, seed=seed)
     got = [nodes[0] for nodes, _ in read_rows(sample, 0, wanted)]
 
@@ -193,8 +193,8 @@ def test_no_sample_is_drawn_when_all_rows_are_wanted() -> None:
 
 def test_given_rows_are_labelled() -> None:
     """Given rows have the labels they came with, or their numbers."""
-    labelled = GivenRows(("a", "b"), [1, 2, 3, 4], [5, 6, 7, 8], labels=["x", "y"])
-    plain = GivenRows(("a", "b"), [1, 2, 3, 4], [5, 6, 7, 8])
+    labelled = InMemoryRows(("a", "b"), [1, 2, 3, 4], [5, 6, 7, 8], labels=["x", "y"])
+    plain = InMemoryRows(("a", "b"), [1, 2, 3, 4], [5, 6, 7, 8])
 
     assert [labelled.label(row) for row in range(labelled.rows)] == ["x", "y"]
     assert [plain.label(row) for row in range(plain.rows)] == ["0", "1"]
@@ -203,7 +203,7 @@ def test_given_rows_are_labelled() -> None:
 
 def test_no_zones_are_no_rows() -> None:
     """Without zones there is nothing."""
-    assert GivenRows((), [], []).rows == 0
+    assert InMemoryRows((), [], []).rows == 0
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
@@ -226,7 +226,7 @@ def test_missing_numpy_is_said_with_its_remedy(name: str, monkeypatch: pytest.Mo
 def test_given_rows_need_no_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows at hand can be read, sampled and labelled without numpy."""
     monkeypatch.setitem(sys.modules, "numpy", None)
-    source = GivenRows(("a", "b"), [1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12])
+    source = InMemoryRows(("a", "b"), [1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12])
 
     assert read_rows(Sample(source, rows=1, seed=3), 0, 1)[0] in read_rows(source, 0, 3)
     with pytest.raises(MissingExtraError):

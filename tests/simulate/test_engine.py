@@ -11,7 +11,7 @@ from keepclose.simulate.datasets import (
     KEP2004_LARGE,
     KEP2004_SMALL,
     DataSet,
-    GivenRows,
+    InMemoryRows,
     MissingExtraError,
     open_dataset,
 )
@@ -25,7 +25,7 @@ from keepclose.simulate.summary import (
     Worst,
 )
 
-SMALL_REGIONS = GivenRows(
+SMALL_REGIONS = InMemoryRows(
     ("a", "b", "c"),
     [1, 2, 7, 1, 1, 1, 0, 0, 0, 3, 3, 3],
     [5, 20, 20, 4, 2, 2, 1, 1, 1, 0, 0, 0],
@@ -255,10 +255,10 @@ def test_progress_is_told_in_order() -> None:
 
 def test_no_rows_give_an_empty_summary() -> None:
     """A data set without rows has a summary without figures."""
-    (got,) = run_simulation(GivenRows(("a",), [], []), [find_algorithm("local")])
+    (got,) = run_simulation(InMemoryRows(("a",), [], []), [find_algorithm("local")])
 
     assert (got.rows, got.figures) == (0, None)
-    assert list(simulate_rows(GivenRows(("a",), [], []), find_algorithm("local"))) == []
+    assert list(simulate_rows(InMemoryRows(("a",), [], []), find_algorithm("local"))) == []
     assert tally_results([]).rows == 0
 
 
@@ -289,7 +289,7 @@ def test_error_in_a_thread_ends_the_run() -> None:
     """What goes wrong while reading reaches the caller, and nothing is left running."""
     pytest.importorskip("numba")
 
-    class Broken(GivenRows):
+    class Broken(InMemoryRows):
         def label(self, row: int) -> str:
             raise AssertionError(row)
 

@@ -19,7 +19,7 @@ from keepclose.model.endpointslice.types import (
 from keepclose.model.meta import ObjectMeta, OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.simulate.churn import apply_plan
-from keepclose.slices.mirroring import Mirrored, MirrorEvent, mirror, should_mirror
+from keepclose.slices.mirroring import MirrorEvent, MirrorPlan, plan_mirroring, should_mirror
 from keepclose.slices.packing import SlicePlan
 from keepclose.testing.builders import endpoint_slice, service
 
@@ -76,7 +76,7 @@ def said(
 
 def written(source: Endpoints) -> list[EndpointSlice]:
     """Return the slices after the object was mirrored for the first time."""
-    return apply_plan((), mirror(source, MANUAL, existing=()).plan)
+    return apply_plan((), plan_mirroring(source, MANUAL, existing=()).plan)
 
 
 def names(slices: Iterable[EndpointSlice]) -> list[str]:
@@ -128,8 +128,8 @@ EXISTING = endpoint_slice(name="a")
 def test_mirrored_slices_go(source: Endpoints | None, owner: Service | None) -> None:
     """Without a reason to mirror, what was mirrored is deleted."""
     other = endpoint_slice(name="b")
-    got = mirror(source, owner, existing=(other, EXISTING))
-    assert got == Mirrored(SlicePlan(delete=(EXISTING, other)), is_mirroring=False)
+    got = plan_mirroring(source, owner, existing=(other, EXISTING))
+    assert got == MirrorPlan(SlicePlan(delete=(EXISTING, other)), is_mirroring=False)
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,10 @@ def test_mirroring_for_the_first_time(
 ) -> None:
     """One slice per family and set of ports; a second pass has nothing to do."""
     source = endpoints_of(*subsets)
-    got = mirror(source, MANUAL, existing=())
+    got = plan_mirroring(source, MANUAL, existing=())
     assert said(got.plan.create) == want
     assert (got.plan.added, got.events, got.skipped) == (want_added, (), 0)
-    assert mirror(source, MANUAL, existing=apply_plan((), got.plan)).plan.is_empty
+    assert plan_mirroring(source, MANUAL, existing=apply_plan((), got.plan)).plan.is_empty
 
 
 def test_a_port_without_a_protocol_is_tcp() -> None:
@@ -301,7 +301,7 @@ def test_addresses_that_are_left_out(
     want_events: tuple[MirrorEvent, ...],
 ) -> None:
     """What cannot be mirrored is told, the rest is mirrored."""
-    got = mirror(endpoints_of(*subsets), MANUAL, existing=(), max_per_subset=limit)
+    got = plan_mirroring(endpoints_of(*subsets), MANUAL, existing=(), max_per_subset=limit)
     assert [len(piece.endpoints) for piece in got.plan.create] == want_sizes
     assert (got.skipped, got.events) == (want_skipped, want_events)
 
@@ -335,14 +335,14 @@ TWO = endpoints_of(subset("10.0.0.1", "10.0.0.2"))
 def test_a_change_rewrites_the_slice(source: Endpoints, want_counts: tuple[int, int, int]) -> None:
     """The slice keeps its name and says what the object says now."""
     existing = written(TWO)
-    got = mirror(source, MANUAL, existing=existing)
+    got = plan_mirroring(source, MANUAL, existing=existing)
     assert (got.plan.create, got.plan.delete, got.plan.unchanged) == ((), (), ())
     assert (got.plan.added, got.plan.removed, got.updated) == want_counts
     assert names(got.plan.update) == names(existing)
     after = apply_plan(existing, got.plan)
-    assert said(after) == said(mirror(source, MANUAL, existing=()).plan.create)
+    assert said(after) == said(plan_mirroring(source, MANUAL, existing=()).plan.create)
     assert after[0].metadata.uid == existing[0].metadata.uid
-    assert mirror(source, MANUAL, existing=after).plan.is_empty
+    assert plan_mirroring(source, MANUAL, existing=after).plan.is_empty
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_a_slice_of_a_deleted_object_is_taken_over(
     """A slice with the right endpoints but a deleted owner would be garbage collected."""
     (piece,) = written(TWO)
     existing = replace(piece, metadata=replace(piece.metadata, owner_references=owners))
-    got = mirror(TWO, MANUAL, existing=(existing,))
+    got = plan_mirroring(TWO, MANUAL, existing=(existing,))
     assert (got.plan.added, got.plan.removed, got.updated) == (0, 0, 0)
     if not want_rewritten:
         assert got.plan.is_empty
@@ -390,7 +390,7 @@ def test_a_slice_of_a_deleted_object_is_taken_over(
     assert updated.metadata.name == piece.metadata.name
     assert updated.metadata.owner_references == piece.metadata.owner_references
     assert said([updated]) == said([piece])
-    assert mirror(TWO, MANUAL, existing=apply_plan([existing], got.plan)).plan.is_empty
+    assert plan_mirroring(TWO, MANUAL, existing=apply_plan([existing], got.plan)).plan.is_empty
 
 
 def test_annotations_that_are_not_copied_call_for_no_write() -> None:
@@ -404,7 +404,7 @@ def test_annotations_that_are_not_copied_call_for_no_write() -> None:
             },
         ),
     )
-    got = mirror(noisy, MANUAL, existing=written(TWO))
+    got = plan_mirroring(noisy, MANUAL, existing=written(TWO))
     assert got.plan.is_empty
     assert names(got.plan.unchanged) == names(written(TWO))
 
@@ -412,7 +412,7 @@ def test_annotations_that_are_not_copied_call_for_no_write() -> None:
 def test_a_family_that_vanishes_is_counted() -> None:
     """Its slice goes, because the ports are still there."""
     existing = written(endpoints_of(subset("10.0.0.1", "fd00::1")))
-    got = mirror(endpoints_of(subset("10.0.0.1")), MANUAL, existing=existing)
+    got = plan_mirroring(endpoints_of(subset("10.0.0.1")), MANUAL, existing=existing)
     assert [piece.address_type for piece in got.plan.delete] == ["IPv6"]
     assert (got.plan.removed, len(got.plan.unchanged)) == (1, 1)
 
@@ -421,7 +421,7 @@ def test_all_but_one_slice_of_the_same_ports_go() -> None:
     """There is one slice per family and ports; the first by name stays."""
     (piece,) = written(TWO)
     twin = replace(piece, metadata=replace(piece.metadata, name="zzz", uid="uid-zzz"))
-    got = mirror(TWO, MANUAL, existing=(twin, piece))
+    got = plan_mirroring(TWO, MANUAL, existing=(twin, piece))
     assert (names(got.plan.unchanged), names(got.plan.delete)) == (names([piece]), ["zzz"])
 
 
@@ -429,7 +429,7 @@ def test_an_endpoint_twice_in_the_slice_is_put_right() -> None:
     """The second counts as removed."""
     (piece,) = written(TWO)
     doubled = replace(piece, endpoints=(*piece.endpoints, piece.endpoints[0]))
-    got = mirror(TWO, MANUAL, existing=(doubled,))
+    got = plan_mirroring(TWO, MANUAL, existing=(doubled,))
     assert (got.plan.added, got.plan.removed) == (0, 1)
     assert said(got.plan.update) == said([piece])
 
@@ -464,17 +464,17 @@ def test_an_endpoint_twice_in_the_slice_is_put_right() -> None:
 def test_recycling(before: Endpoints, after: Endpoints, want: tuple[int, int, int]) -> None:
     """A slice to delete lends its name to one of its type to create."""
     existing = written(before)
-    plan = mirror(after, MANUAL, existing=existing).plan
+    plan = plan_mirroring(after, MANUAL, existing=existing).plan
     assert (len(plan.create), len(plan.update), len(plan.delete)) == want
     done = apply_plan(existing, plan)
-    fresh = mirror(after, MANUAL, existing=()).plan.create
+    fresh = plan_mirroring(after, MANUAL, existing=()).plan.create
     assert sorted(said(done), key=str) == sorted(said(fresh), key=str)
 
 
 def test_a_dying_object_gets_no_new_slices() -> None:
     """What exists is still put right."""
     dying = endpoints_of(subset("10.0.0.1"), subset("10.0.0.9", ports=(DNS,)), deleted=True)
-    got = mirror(dying, MANUAL, existing=written(TWO)).plan
+    got = plan_mirroring(dying, MANUAL, existing=written(TWO)).plan
     assert (got.create, len(got.update), got.delete) == ((), 1, ())
 
 
@@ -498,6 +498,6 @@ def test_from_any_object_to_any_other(
     """One pass says what a first pass would say, and the next has nothing to do."""
     existing = written(endpoints_of(*before))
     source = endpoints_of(*after)
-    done = apply_plan(existing, mirror(source, MANUAL, existing=existing).plan)
+    done = apply_plan(existing, plan_mirroring(source, MANUAL, existing=existing).plan)
     assert sorted(said(done), key=str) == sorted(said(written(source)), key=str)
-    assert mirror(source, MANUAL, existing=done).plan.is_empty
+    assert plan_mirroring(source, MANUAL, existing=done).plan.is_empty

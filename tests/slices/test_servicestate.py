@@ -24,7 +24,7 @@ from keepclose.routing.subsets import Approach, SubsetOptions
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import EndpointId, endpoint_id
 from keepclose.slices.service_planner import ServicePlan, ServicePlanner, plan_service
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.slices.slice_metadata import is_owned_by
 from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 
@@ -52,10 +52,10 @@ class World:
         self,
         made: Service,
         nodes: list[Node],
-        setup: Settings = Settings(),  # noqa: B008 - frozen
+        setup: PlannerSettings = PlannerSettings(),  # noqa: B008 - frozen
     ) -> None:
         self.service = made
-        self.cluster = Cluster.of(nodes)
+        self.cluster = ClusterNodes.of(nodes)
         self.settings = setup
         self.pods: dict[NamespacedName, Pod] = {}
         self.slices: list[EndpointSlice] = []
@@ -81,7 +81,7 @@ class World:
 
     def relabel(self, nodes: list[Node]) -> None:
         """Change the nodes."""
-        self.cluster = Cluster.of(nodes)
+        self.cluster = ClusterNodes.of(nodes)
         self.state.set_cluster(self.cluster)
 
     def fresh(self) -> ServicePlan:
@@ -162,7 +162,7 @@ class World:
         return found
 
 
-def synced(made: Service, setup: Settings, **counts: int) -> World:
+def synced(made: Service, setup: PlannerSettings, **counts: int) -> World:
     """Return a world on three zones with so many pods on each node, in sync."""
     world = World(made, ZONES, setup)
     world.add(*pods_on(**counts))
@@ -234,7 +234,7 @@ def test_mechanisms_write_their_hints(
     made: Service, gates: FeatureGates, want: dict[tuple[str, str, str], int]
 ) -> None:
     """Six pods placed 1/3/2 on three equal zones get the hints of the governing mechanism."""
-    world = synced(made, Settings(gates=gates), n1=1, n2=3, n3=2)
+    world = synced(made, PlannerSettings(gates=gates), n1=1, n2=3, n3=2)
     assert world.hints() == want
     assert world.state.plan().is_empty
 
@@ -267,8 +267,8 @@ def test_transitions_of_one_pod_follow_the_service() -> None:
 def test_a_gate_that_goes_off_takes_the_hints_along_and_on_brings_them_back() -> None:
     """Rollback and re-enablement of PreferSameTrafficDistribution, as KEP-3015 describes."""
     made = service(traffic_distribution="PreferSameNode")
-    on = Settings()
-    off = Settings(gates=FeatureGates().without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION))
+    on = PlannerSettings()
+    off = PlannerSettings(gates=FeatureGates().without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION))
     world = synced(made, on, n1=1)
     for setup, want in ((off, ("zone-a", "", "")), (on, ("zone-a", "zone-a", "n1"))):
         restarted = World(made, ZONES, setup)
@@ -283,7 +283,7 @@ def test_a_gate_that_goes_off_takes_the_hints_along_and_on_brings_them_back() ->
 
 def test_a_zone_label_that_changes_moves_endpoints_and_hints() -> None:
     """Relabelling a node rewrites the zone and hints of its pods alone."""
-    world = synced(service(traffic_distribution="PreferSameZone"), Settings(), n1=1, n2=1)
+    world = synced(service(traffic_distribution="PreferSameZone"), PlannerSettings(), n1=1, n2=1)
     world.relabel([node("n1", "zone-z"), *ZONES[1:]])
     plan = world.sync()
     assert world.hints() == {("zone-z", "zone-z", ""): 1, ("zone-b", "zone-b", ""): 1}
@@ -292,7 +292,7 @@ def test_a_zone_label_that_changes_moves_endpoints_and_hints() -> None:
 
 def test_a_node_that_vanishes_drops_its_pods_with_an_error() -> None:
     """A pod on an unknown node is left out and reported; the others stay."""
-    world = synced(service(), Settings(), n1=1, n2=1)
+    world = synced(service(), PlannerSettings(), n1=1, n2=1)
     world.relabel(ZONES[1:])
     plan = world.sync()
     assert plan.errors == ("skipping Pod p00 for Service default/web: Node n1 Not Found",)
@@ -331,14 +331,14 @@ def test_a_family_that_goes_takes_its_slices_along() -> None:
 
 def test_a_service_without_pods_keeps_a_placeholder() -> None:
     """The last pod's slice becomes the placeholder, and stays it."""
-    world = synced(service(), Settings(), n1=1)
+    world = synced(service(), PlannerSettings(), n1=1)
     world.drop("p00")
     world.sync()
     assert [(one.endpoints, one.ports) for one in world.slices] == [((), ())]
     assert world.sync().is_empty
 
 
-PREFER = Settings(gates=ALL)
+PREFER = PlannerSettings(gates=ALL)
 SUBSETS = service(annotations={SUBSETTING: "Auto"})
 
 
@@ -369,7 +369,7 @@ def test_leaving_subsetting_removes_labels_in_the_same_sync() -> None:
 def test_endpoints_that_come_to_another_subset_are_counted() -> None:
     """A zone that loses pods takes endpoints from others; what comes or goes is not moved."""
     made = service(annotations={SUBSETTING: "Prefer"})
-    world = World(made, ZONES, Settings(gates=ALL))
+    world = World(made, ZONES, PlannerSettings(gates=ALL))
     world.add(*pods_on(n1=8, n2=8, n3=8))
     assert world.sync().plans["IPv4"].reallocated == 0
     world.drop(*(f"p{number:02}" for number in range(8)))
@@ -404,7 +404,7 @@ def test_dividing_a_service_by_region_moves_no_endpoint_that_stays_in_its_region
         node("n2", "zone-b", labels={REGION_LABEL: "east"}),
         node("n3", "zone-c", labels={REGION_LABEL: "west"}),
     ]
-    world = World(service(), nodes, Settings(gates=ALL))
+    world = World(service(), nodes, PlannerSettings(gates=ALL))
     world.add(*pods_on(n1=4, n2=4, n3=4))
     world.sync()
     world.change(service(annotations={SUBSETTING: "RequireRegion"}))
@@ -470,7 +470,7 @@ def test_pods_that_are_not_ready_wait_at_home() -> None:
 
 def test_default_subsetting_applies_without_annotation() -> None:
     """The controller-wide default divides Services that say nothing."""
-    setup = Settings(gates=ALL, subsets=SubsetOptions(default=Approach.PREFER))
+    setup = PlannerSettings(gates=ALL, subsets=SubsetOptions(default=Approach.PREFER))
     world = synced(service(), setup, n1=4, n2=4, n3=4)
     assert set(world.groups()) == {"zone-a", "zone-b", "zone-c"}
 
@@ -485,7 +485,7 @@ def daemon(name: str, node_name: str, ip: str, uid: str = "u1") -> Pod:
 
 def test_a_daemon_set_is_found_and_hinted_by_node() -> None:
     """In mode Auto a Service with one pod of one DaemonSet on each node gets node hints."""
-    setup = Settings(gates=ALL, node_level_mode=NodeLevelMode.AUTO)
+    setup = PlannerSettings(gates=ALL, node_level_mode=NodeLevelMode.AUTO)
     world = World(service(), ZONES, setup)
     world.add(*(daemon(f"d{n}", f"n{n}", f"10.0.0.{n}") for n in (1, 2, 3)))
     plan = world.sync()
@@ -505,7 +505,7 @@ def test_a_daemon_set_is_found_and_hinted_by_node() -> None:
 
 def test_detection_keeps_out_where_the_user_spoke() -> None:
     """A topology annotation, also one that disables, is respected by mode Auto."""
-    setup = Settings(gates=ALL, node_level_mode=NodeLevelMode.AUTO)
+    setup = PlannerSettings(gates=ALL, node_level_mode=NodeLevelMode.AUTO)
     world = World(service(annotations={MODE: "Disabled"}), ZONES, setup)
     world.add(*(daemon(f"d{n}", f"n{n}", f"10.0.0.{n}") for n in (1, 2, 3)))
     world.sync()
@@ -524,7 +524,7 @@ class Shift:
         }
 
 
-CUSTOM = Settings(gates=ALL, heuristics={"test.dev/Shift": Shift()})
+CUSTOM = PlannerSettings(gates=ALL, heuristics={"test.dev/Shift": Shift()})
 
 
 def test_a_custom_heuristic_decides_the_hints() -> None:
@@ -544,7 +544,7 @@ def test_insufficient_node_information_names_the_node() -> None:
 def test_conditions_need_their_gate() -> None:
     """Conditions appear only with ServiceTrafficDistributionStatus on."""
     made = service(traffic_distribution="PreferSameZone")
-    assert synced(made, Settings(), n1=1).state.plan().conditions == ()
+    assert synced(made, PlannerSettings(), n1=1).state.plan().conditions == ()
     conditions = synced(made, PREFER, n1=1).state.plan().conditions
     assert [(c.type, c.status) for c in conditions] == [
         ("TrafficDistributionAccepted", "True"),
@@ -577,7 +577,7 @@ def test_slices_of_an_older_service_are_replaced() -> None:
 
 def test_a_slice_that_is_being_deleted_is_as_good_as_gone() -> None:
     """A deletion timestamp on a slice means that its endpoints need another one."""
-    world = synced(service(), Settings(), n1=1)
+    world = synced(service(), PlannerSettings(), n1=1)
     meta = replace(world.slices[0].metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     world.state.observe(replace(world.slices[0], metadata=meta))
     assert len(world.state.plan().plans["IPv4"].create) == 1

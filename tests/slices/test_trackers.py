@@ -11,7 +11,12 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod, StatusCondition
-from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker, format_instant, instant
+from keepclose.slices.trackers import (
+    SliceTracker,
+    TriggerTimeTracker,
+    format_instant,
+    parse_timestamp,
+)
 from keepclose.testing.builders import endpoint_slice, pod, service
 
 WEB = NamespacedName("default", "web")
@@ -303,12 +308,12 @@ def test_told_of_changes_alone_the_answer_is_the_same(
 )
 def test_times_are_read_and_written_as_rfc3339(text: str | None, want: str) -> None:
     """Times come out in UTC without trailing zeros; what is no time is none."""
-    assert format_instant(instant(text)) == want
+    assert format_instant(parse_timestamp(text)) == want
 
 
 def test_times_compare_by_their_moment() -> None:
     """A fraction is later than the whole second, which text alone would get wrong."""
-    half, whole = instant("2026-01-01T00:00:05.5Z"), instant("2026-01-01T00:00:05Z")
+    half, whole = parse_timestamp("2026-01-01T00:00:05.5Z"), parse_timestamp("2026-01-01T00:00:05Z")
     assert half is not None
     assert whole is not None
     assert half - whole == 500_000_000

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.controller.controller import Controller
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
@@ -47,7 +47,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Pod
 from keepclose.reconcile.settings import CONTROLLER_COMPONENT, ControllerSettings
-from keepclose.slices.settings import Cluster
+from keepclose.slices.settings import ClusterNodes
 from keepclose.testing.api_server import PATIENCE, Served
 from support.crowds import do_all
 from support.wires import Wire
@@ -187,9 +187,9 @@ class World:
         found = [pod for pod in page.items if matches(selector, pod.metadata.labels)]
         return sorted(found, key=lambda pod: pod.metadata.name)
 
-    async def cluster(self) -> Cluster:
+    async def cluster(self) -> ClusterNodes:
         """Return the nodes as a plan sees them."""
-        return Cluster.of((await self.client.list_all(NODES)).items)
+        return ClusterNodes.of((await self.client.list_all(NODES)).items)
 
     async def clear(self) -> None:
         """Remove whatever tests left anywhere, as nobody may who does not own the whole cluster.
@@ -216,7 +216,7 @@ class World:
         self, settings: ControllerSettings | None = None, **parts: Any
     ) -> AsyncIterator[Controller]:
         """Run a controller under its own role for the time of the block."""
-        connection = load_settings(self._controller, env={})
+        connection = load_connection_settings(self._controller, env={})
         credentials = make_credentials(connection, clock=CLOCK)
         self.wire = Wire(AioTransport(connection.server, credentials=credentials, clock=CLOCK))
         async with Client(self.wire, clock=CLOCK, retries=_ONCE) as client:
@@ -274,7 +274,7 @@ async def opened(
 
     Controllers go by the same kubeconfig unless they have one of their own.
     """
-    async with connect(load_settings(kubeconfig, env={}), clock=CLOCK) as client:
+    async with connect(load_connection_settings(kubeconfig, env={}), clock=CLOCK) as client:
         yield World(client, controller=controller or kubeconfig, namespace=namespace)
 
 

@@ -35,7 +35,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.reconcile.settings import CONTROLLER_COMPONENT, ControllerSettings
 from keepclose.slices.service_planner import plan_service
-from keepclose.slices.settings import Cluster
+from keepclose.slices.settings import ClusterNodes
 from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
@@ -201,7 +201,7 @@ class Desk:
         plan = plan_service(
             found,
             pods=pods,
-            cluster=Cluster.of(self.server.objects(NODES).values()),
+            cluster=ClusterNodes.of(self.server.objects(NODES).values()),
             settings=(settings or ControllerSettings()).plan,
         )
         return facts(plan.slices)

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
@@ -141,7 +141,7 @@ class Lab:
 @asynccontextmanager
 async def tending(kubeconfig: Path, cluster: World) -> AsyncIterator[Lab]:
     """Run the controllers of workloads and the stand-in for kubelets for the time of the block."""
-    settings = load_settings(kubeconfig, env={})
+    settings = load_connection_settings(kubeconfig, env={})
     credentials = make_credentials(settings, clock=CLOCK)
     transport: Transport = AioTransport(settings.server, credentials=credentials, clock=CLOCK)
     wire = Wire(transport)

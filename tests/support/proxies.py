@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
@@ -30,7 +30,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import HEADLESS_LABEL, SERVICE_NAME_LABEL, ZONE_LABEL
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.conntrack.stale_flows import CleanUp, ConntrackError, Frontends
-from keepclose.proxy.counters.kernel_counters import CounterReader, Counts, ElementCount
+from keepclose.proxy.counters.kernel_counters import CounterReader, ElementCount, ElementCounts
 from keepclose.proxy.nft.element_messages import encode_key
 from keepclose.proxy.nft.writer import NftFamily, NftWriter
 from keepclose.proxy.settings import ProxySettings
@@ -65,7 +65,7 @@ class FakeCounters:
 
     def __init__(self, numbers: dict[str, int] | None = None) -> None:
         self.numbers = numbers or {}
-        self.elements: dict[str, Counts] = {}
+        self.elements: dict[str, ElementCounts] = {}
         """Of IPv4, by set or map."""
         self.reads = 0
 
@@ -88,7 +88,7 @@ class FakeCounters:
         table: str,
         container: str,
         keys: Sequence[ElementKey] | None = None,
-    ) -> Counts:
+    ) -> ElementCounts:
         """Return what a test says that elements count."""
         del table, keys
         return self.elements.get(container, {}) if family == "ip" else {}
@@ -186,7 +186,7 @@ class ProxyCluster:
             ProxySettings(node_name=node, min_sync_s=0.0, acknowledges=False, node_wait_s=0.0),
             **settings,
         )
-        connection = load_settings(self.api.server.settings.data_dir / role, env={})
+        connection = load_connection_settings(self.api.server.settings.data_dir / role, env={})
         async with connect(connection, clock=CLOCK, retries=_ONCE) as client:
             self.flows = {family: FakeFlows() for family in wanted.families}
             proxy = NodeProxy(
@@ -265,6 +265,6 @@ def plain(address: str, zone: str = "", node: str = "", **conditions: bool) -> d
 @asynccontextmanager
 async def cluster_of(api: Served) -> AsyncIterator[ProxyCluster]:
     """Open the hand that changes the cluster, as the administrator."""
-    connection = load_settings(api.server.settings.data_dir / "kubeconfig", env={})
+    connection = load_connection_settings(api.server.settings.data_dir / "kubeconfig", env={})
     async with connect(connection, clock=CLOCK) as client:
         yield ProxyCluster(api, client)

@@ -32,7 +32,7 @@ from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.selection import Selection
 from keepclose.routing.strategy import topology_annotation
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 
 _MARGIN = 1e-9
 
@@ -42,7 +42,7 @@ class _Change(NamedTuple):
 
     command: str
     service: Service
-    settings: Settings
+    settings: PlannerSettings
 
 
 class RoutedTraffic(NamedTuple):
@@ -91,7 +91,7 @@ def measure_traffic(selections: Iterable[tuple[NodeView, str, Selection]]) -> Ro
 
 
 def find_changes(
-    service: Service, reasons: Iterable[Reason], settings: Settings
+    service: Service, reasons: Iterable[Reason], settings: PlannerSettings
 ) -> Mapping[Reason, _Change]:
     """Return the untried change that may help against each reason; most reasons have none."""
     changes: dict[Reason, _Change] = {}
@@ -102,7 +102,7 @@ def find_changes(
     return changes
 
 
-def _change_for(service: Service, reason: Reason, settings: Settings) -> _Change | None:
+def _change_for(service: Service, reason: Reason, settings: PlannerSettings) -> _Change | None:
     match reason.code:
         case ReasonCode.NOTHING_ASKED:
             return _prefer_zone(service, settings)
@@ -119,7 +119,7 @@ def _change_for(service: Service, reason: Reason, settings: Settings) -> _Change
             return None
 
 
-def _prefer_zone(service: Service, settings: Settings) -> _Change | None:
+def _prefer_zone(service: Service, settings: PlannerSettings) -> _Change | None:
     gates = settings.gates
     if not gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION):
         return None
@@ -134,7 +134,7 @@ def _prefer_zone(service: Service, settings: Settings) -> _Change | None:
     return _Change(command, changed, settings)
 
 
-def _drop_topology_annotation(service: Service, settings: Settings) -> _Change | None:
+def _drop_topology_annotation(service: Service, settings: PlannerSettings) -> _Change | None:
     key, value = topology_annotation(service)
     if value is None:
         return None
@@ -144,7 +144,7 @@ def _drop_topology_annotation(service: Service, settings: Settings) -> _Change |
     return _Change(command, changed, settings)
 
 
-def _enable_gate(service: Service, reason: Reason, settings: Settings) -> _Change | None:
+def _enable_gate(service: Service, reason: Reason, settings: PlannerSettings) -> _Change | None:
     for gate in Gate:
         if reason.subject == f"FeatureGate {gate}":
             gates: FeatureGates = settings.gates.with_gates(gate)
@@ -152,7 +152,7 @@ def _enable_gate(service: Service, reason: Reason, settings: Settings) -> _Chang
     return None
 
 
-def _annotate(service: Service, key: str, value: str, settings: Settings) -> _Change:
+def _annotate(service: Service, key: str, value: str, settings: PlannerSettings) -> _Change:
     command = f"kubectl annotate service {_kubectl_target(service)} --overwrite {key}={value}"
     annotations = {**service.metadata.annotations, key: value}
     changed = replace(service, metadata=replace(service.metadata, annotations=annotations))

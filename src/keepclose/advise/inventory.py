@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from keepclose.model.addresses import IPV4, IPV6, family_of
 from keepclose.model.endpointslice.types import Endpoint, Endpoints, EndpointSlice
 from keepclose.model.endpointslice.validation import default_endpoint_slice, validate_endpoint_slice
-from keepclose.model.field_errors import CauseType, FieldError
+from keepclose.model.field_errors import FieldError, FieldErrorType
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta, controller_reference
 from keepclose.model.selectors import matches
@@ -251,4 +251,4 @@ def _with_cluster_ips(service: Service) -> Service:
 
 def _is_allocated_later(cause: FieldError) -> bool:
     # A server allocates this port before it validates, so a manifest may omit it.
-    return cause.type is CauseType.REQUIRED and cause.field == "spec.healthCheckNodePort"
+    return cause.type is FieldErrorType.REQUIRED and cause.field == "spec.healthCheckNodePort"

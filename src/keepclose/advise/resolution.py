@@ -29,9 +29,9 @@ from keepclose.routing.reasons import Reason, ReasonCode, TopologyEvent
 from keepclose.routing.selection import Selection, select
 from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.routing.strategy import Strategy, choose_strategy
-from keepclose.slices.mirroring import mirror
+from keepclose.slices.mirroring import plan_mirroring
 from keepclose.slices.service_planner import plan_service
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.slices.slice_metadata import address_types
 
 DUMP_COMMAND = "kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml"
@@ -68,7 +68,7 @@ class ResolvedService(msgspec.Struct, frozen=True):
 def resolve_services(
     inventory: Inventory,
     *,
-    settings: Settings,
+    settings: PlannerSettings,
     service: NamespacedName | None = None,
     node: str | None = None,
 ) -> tuple[ResolvedService, ...]:
@@ -76,7 +76,7 @@ def resolve_services(
 
     Services must have been admitted. A Service that does not exist gives ().
     """
-    cluster = Cluster.of(inventory.nodes)
+    cluster = ClusterNodes.of(inventory.nodes)
     nodes, labels = inventory.nodes, labels_by_node(inventory.nodes)
     views = [NodeView.of(each, labels) for each in nodes if node in (None, each.name)]
     senders = [NodeView.of(each, labels) for each in nodes if each.is_ready]
@@ -90,9 +90,9 @@ def resolve_services(
 def _resolve_service(
     service: Service,
     inventory: Inventory,
-    cluster: Cluster,
+    cluster: ClusterNodes,
     *,
-    settings: Settings,
+    settings: PlannerSettings,
     views: list[NodeView],
     senders: list[NodeView],
 ) -> ResolvedService:
@@ -104,9 +104,9 @@ def _resolve_service(
 def _advise(
     planned: ResolvedService,
     inventory: Inventory,
-    cluster: Cluster,
+    cluster: ClusterNodes,
     *,
-    settings: Settings,
+    settings: PlannerSettings,
     senders: list[NodeView],
 ) -> ResolvedService:
     """Return the result with the command of every change that helps without harm.
@@ -135,7 +135,7 @@ def _advise(
 
 
 def _measure(
-    planned: ResolvedService, senders: list[NodeView], settings: Settings
+    planned: ResolvedService, senders: list[NodeView], settings: PlannerSettings
 ) -> RoutedTraffic:
     routed = _route(planned.service, planned.slices, senders, settings)
     return measure_traffic(
@@ -144,7 +144,7 @@ def _measure(
 
 
 def _plan(
-    service: Service, inventory: Inventory, cluster: Cluster, settings: Settings
+    service: Service, inventory: Inventory, cluster: ClusterNodes, settings: PlannerSettings
 ) -> ResolvedService:
     present = inventory.slices.get(service.key, ())
     strategy = choose_strategy(
@@ -235,7 +235,7 @@ def _plan_by_hand(
         if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) == MIRRORING_CONTROLLER
     ]
     others = tuple(endpoint_slice for endpoint_slice in present if endpoint_slice not in mirrored)
-    result = mirror(inventory.endpoints.get(service.key), service, existing=mirrored)
+    result = plan_mirroring(inventory.endpoints.get(service.key), service, existing=mirrored)
     slices = (*result.plan.update, *result.plan.unchanged, *result.plan.create)
     return ResolvedService(
         service,
@@ -248,7 +248,10 @@ def _plan_by_hand(
 
 
 def _route(
-    service: Service, slices: Iterable[EndpointSlice], views: list[NodeView], settings: Settings
+    service: Service,
+    slices: Iterable[EndpointSlice],
+    views: list[NodeView],
+    settings: PlannerSettings,
 ) -> dict[str, tuple[ResolvedPort, ...]]:
     if PROXY_NAME_LABEL in service.metadata.labels:
         # Another proxy serves this Service; ours ignores it.

@@ -36,8 +36,8 @@ from keepclose.apiserver.controllers.default_objects import (
     choose_advertised,
 )
 from keepclose.apiserver.controllers.event_expiry import EVENT_SECONDS, EventExpiry
-from keepclose.apiserver.controllers.garbage_collector import Collector
-from keepclose.apiserver.controllers.pod_reaper import Graces
+from keepclose.apiserver.controllers.garbage_collector import GarbageCollector
+from keepclose.apiserver.controllers.pod_reaper import PodReaper
 from keepclose.apiserver.controllers.service_cidrs import ServiceCIDRConditions
 from keepclose.apiserver.http.server import HttpsServer
 from keepclose.apiserver.metrics import ServerMetrics
@@ -54,7 +54,7 @@ from keepclose.apiserver.serving.application import Application
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.fair_queue import collect_cycles
 from keepclose.apiserver.serving.guard import Guard
-from keepclose.apiserver.serving.messages import (
+from keepclose.apiserver.serving.http_messages import (
     MAX_CONNECTIONS,
     ConnectionLimits,
     raise_descriptor_limit,
@@ -69,7 +69,7 @@ from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.gates import FeatureGates
 from keepclose.runtime.event_loop import find_loop_factory
-from keepclose.system.private_files import BrokenFileError, make_private_directory
+from keepclose.system.private_files import BrokenFileError, create_private_directory
 
 NAMESPACES: Final = (
     "default",
@@ -125,7 +125,7 @@ class ApiServer:
         self.settings = settings
         directory = settings.data_dir
         try:
-            make_private_directory(directory)
+            create_private_directory(directory)
             # NB: the store first, because its lock protects the files of a running server.
             self.store = Store.open(
                 directory, synchronous=settings.synchronous, recovers=settings.recovers_store
@@ -149,8 +149,8 @@ class ApiServer:
             raise StartError(_explain(error)) from error
         self.writer = ObjectWriter(self.store, kinds, load_types(settings.gates), settings.gates)
         deleter = Deleter(self.store, kinds)
-        self._collector = Collector(self.store, kinds, deleter.delete_dependent)
-        self._pod_reaper = Graces(self.store, deleter.end_grace)
+        self._collector = GarbageCollector(self.store, kinds, deleter.delete_dependent)
+        self._pod_reaper = PodReaper(self.store, deleter.end_grace)
         self._event_expiry = EventExpiry(self.store, seconds=settings.event_seconds)
         self._kubernetes_service = KubernetesService(
             self.writer,

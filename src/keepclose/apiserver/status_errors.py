@@ -15,8 +15,8 @@ from keepclose.model.field_errors import FieldError
 
 # How many validation errors of an object a response lists. A cause may repeat the list in which its
 # field is, so that without a bound the response would have the square of the size of the body.
-MOST_CAUSES: Final = 1000
-MOST_CAUSE_CHARACTERS: Final = 256 * 1024
+MAX_CAUSES: Final = 1000
+MAX_CAUSE_CHARACTERS: Final = 256 * 1024
 
 
 class StatusError(Exception):
@@ -78,7 +78,7 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
     )
 
 
-def no_such_path() -> StatusError:
+def path_not_found() -> StatusError:
     """Return the error for a path without a resource."""
     return StatusError(
         404, "NotFound", "the server could not find the requested resource", details={}
@@ -138,8 +138,8 @@ def invalid_object(kind: str, group: str, name: str, causes: Sequence[FieldError
 def _first_causes(causes: Sequence[FieldError]) -> list[tuple[FieldError, str]]:
     """Return causes with their messages, as many as a response may list."""
     listed: list[tuple[FieldError, str]] = []
-    left = MOST_CAUSE_CHARACTERS
-    for cause in causes[:MOST_CAUSES]:
+    left = MAX_CAUSE_CHARACTERS
+    for cause in causes[:MAX_CAUSES]:
         body = cause.body
         listed.append((cause, body))
         left -= len(body) + len(cause.field)

@@ -215,10 +215,10 @@ def _read_settings(
     from keepclose.heuristics.discovery import find_heuristics
     from keepclose.reconcile.settings import ControllerSettings, controller_settings_errors
     from keepclose.routing.node_level import NodeLevelMode
-    from keepclose.slices.settings import Settings
+    from keepclose.slices.settings import PlannerSettings
 
     gates = read_gates(feature_gates)
-    plan = Settings(
+    plan = PlannerSettings(
         gates=gates,
         max_endpoints=max_endpoints,
         subsets=subsets,
@@ -256,7 +256,7 @@ def _read_webhook_settings(
         WebhookSettings,
         parse_labels,
         parse_service,
-        webhook_flaws,
+        webhook_settings_errors,
     )
 
     host, port = read_address("--webhook-address", address)
@@ -277,7 +277,7 @@ def _read_webhook_settings(
         registers=registers,
         namespace_labels=labels,
     )
-    errors = webhook_flaws(settings)
+    errors = webhook_settings_errors(settings)
     if errors:
         fail("; ".join(errors))
     return settings
@@ -294,14 +294,14 @@ def _run(
 ) -> None:
     from keepclose.cli.startup import log_to_standard_error
     from keepclose.controller.process import run_controller
-    from keepclose.kube.auth.in_cluster import load_settings
+    from keepclose.kube.auth.in_cluster import load_connection_settings
     from keepclose.kube.errors import ConfigError
     from keepclose.kube.leader_election import LeadershipLost
-    from keepclose.runtime.pages import Listening
+    from keepclose.runtime.pages import ListenAddress
 
     log_to_standard_error()
     try:
-        connection = load_settings(kubeconfig)
+        connection = load_connection_settings(kubeconfig)
         if webhook is not None:
             from keepclose.webhook.process import run_webhook
 
@@ -310,7 +310,7 @@ def _run(
                 webhook,
                 connection,
                 leader_elect=leader_elect,
-                listening=None if address is None else Listening(*address),
+                listening=None if address is None else ListenAddress(*address),
                 on_ready=say,
             )
             return
@@ -319,7 +319,7 @@ def _run(
             connection,
             leader_elect=leader_elect,
             is_forced=is_forced,
-            listening=None if address is None else Listening(*address),
+            listening=None if address is None else ListenAddress(*address),
             on_ready=say,
         )
     except ConfigError as error:

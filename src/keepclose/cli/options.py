@@ -196,15 +196,15 @@ def read_subsets(
     overload_threshold: float,
 ) -> SubsetOptions:
     """Return the options of subsetting; a limit out of range ends the command."""
-    from keepclose.routing.subsets import LEAST_LIMIT, MOST_LIMIT, Approach, SubsetOptions
+    from keepclose.routing.subsets import MAX_LIMIT, MIN_LIMIT, Approach, SubsetOptions
 
     for option, number in (
         ("--subsetting-starting-threshold", starting_threshold),
         ("--subsetting-overload-threshold", overload_threshold),
     ):
-        if not LEAST_LIMIT <= number <= MOST_LIMIT:
+        if not MIN_LIMIT <= number <= MAX_LIMIT:
             fail(f"{option}: {number:g} must be a number above 0")
-    if not 0 <= padding <= MOST_LIMIT:
+    if not 0 <= padding <= MAX_LIMIT:
         fail(f"--subsetting-padding: {padding} must be a whole number of at least 0")
     return SubsetOptions(
         default=Approach(default.value),

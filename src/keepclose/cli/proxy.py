@@ -235,7 +235,7 @@ def _run(
     import structlog
 
     from keepclose.cli.startup import log_to_standard_error
-    from keepclose.kube.auth.in_cluster import load_settings
+    from keepclose.kube.auth.in_cluster import load_connection_settings
     from keepclose.kube.errors import (
         ApiError,
         BrokenStream,
@@ -246,15 +246,15 @@ def _run(
     from keepclose.proxy import process
     from keepclose.proxy.assembly import NodeMissingError
     from keepclose.proxy.conntrack.stale_flows import ConntrackSettings
-    from keepclose.proxy.nft.select_writer import CannotProgramError
+    from keepclose.proxy.nft.select_writer import NftablesUnavailableError
     from keepclose.proxy.nft.writer import NftError
-    from keepclose.proxy.settings import settings_warnings
+    from keepclose.proxy.settings import proxy_settings_warnings
 
     writer_name: WriterName = writer.value
     try:
-        connection = None if action == "cleanup" else load_settings(kubeconfig)
+        connection = None if action == "cleanup" else load_connection_settings(kubeconfig)
         log_to_standard_error()
-        for warning in settings_warnings(settings):
+        for warning in proxy_settings_warnings(settings):
             structlog.get_logger(__name__).warning(warning)
         if connection is None:
             process.remove_tables(settings, writer=writer_name)
@@ -268,12 +268,12 @@ def _run(
             process.run_proxy(
                 settings,
                 connection,
-                surroundings=process.Surroundings(
+                host_settings=process.ProxyHostSettings(
                     writer_name, pages, health, ConntrackSettings() if tunes else None
                 ),
                 on_ready=say,
             )
-    except (ConfigError, CannotProgramError) as error:
+    except (ConfigError, NftablesUnavailableError) as error:
         fail(str(error))
     except NodeMissingError as error:
         fail(

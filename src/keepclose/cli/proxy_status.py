@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keepclose.cli.render.screen import Line
     from keepclose.proxy.status import PortStatus, ProxyStatus, ServiceReport
 
-MOST_BYTES: Final = 256 << 20
+MAX_BYTES: Final = 256 << 20
 """The largest answer that is read; the answer about 10,000 Services has a tenth of it."""
 _SHOWN_ADDRESSES: Final = 6
 _MODES: Final = {
@@ -85,7 +85,7 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
         try:
             connection.request("GET", f"/debug/services.json?{query}")
             with connection.getresponse() as answer:
-                body = answer.read(MOST_BYTES + 1)
+                body = answer.read(MAX_BYTES + 1)
         finally:
             connection.close()
     except (OSError, ValueError, HTTPException) as error:
@@ -96,8 +96,8 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
         )
     if answer.status != 200:
         _fail_foreign(address, f"status {answer.status}")
-    if len(body) > MOST_BYTES:
-        _fail_foreign(address, f"more than {MOST_BYTES >> 20} MiB")
+    if len(body) > MAX_BYTES:
+        _fail_foreign(address, f"more than {MAX_BYTES >> 20} MiB")
     return body
 
 

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from keepclose.cli.manifests.problems import InputProblem
     from keepclose.model.meta import NamespacedName
     from keepclose.routing.subsets import SubsetOptions
-    from keepclose.slices.settings import Settings
+    from keepclose.slices.settings import PlannerSettings
 
 
-MOST_PROBLEMS: Final = 100
+MAX_PROBLEMS: Final = 100
 """How many problems of the files are printed, and how many warnings of each sort."""
 _READ_KINDS: Final = "keepclose resolve reads Node, Pod, Service, EndpointSlice and Endpoints"
 
@@ -104,7 +104,7 @@ def resolve(
     manifests = load_manifests(file)
     inventory, problems = _admit(manifests)
     problems = [*manifests.problems, *problems]
-    for problem in problems[:MOST_PROBLEMS]:
+    for problem in problems[:MAX_PROBLEMS]:
         say(*render(problem).splitlines(), err=True)
     _report_rest(len(problems), "error", "problems")
     if problems:
@@ -126,7 +126,7 @@ def _narrow(
     """Return the inventory with only the selected Services; ends the command if there are none."""
     from msgspec.structs import replace
 
-    from keepclose.model.meta import find_near_names
+    from keepclose.model.meta import find_similar_names
 
     services = tuple(
         service
@@ -134,7 +134,7 @@ def _narrow(
         if key in (None, service.key) and namespace in ("", service.metadata.namespace)
     )
     if not services and key is not None:
-        near = find_near_names(key.name, (service.key for service in inventory.services))
+        near = find_similar_names(key.name, (service.key for service in inventory.services))
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         fail(f"no Service {key} in {files}{hint}", code=ExitCode.NOTHING)
     if not services:
@@ -143,13 +143,13 @@ def _narrow(
     return replace(inventory, services=services)
 
 
-def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> Settings:
+def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> PlannerSettings:
     from keepclose.heuristics.discovery import find_heuristics
     from keepclose.routing.node_level import NodeLevelMode
-    from keepclose.slices.settings import Settings
+    from keepclose.slices.settings import PlannerSettings
 
     chosen = read_gates(gates)
-    return Settings(
+    return PlannerSettings(
         gates=chosen,
         subsets=subsets,
         node_level_mode=NodeLevelMode(detection.value),
@@ -219,7 +219,7 @@ def _warn_of_objects(manifests: Manifests) -> None:
         and not located.object.zone
         and not located.object.is_excluded
     ]
-    for located, node in zoneless[:MOST_PROBLEMS]:
+    for located, node in zoneless[:MAX_PROBLEMS]:
         say(
             f"warning: Node {node.name}: {field}: not set, so it belongs to no zone",
             f"         in {place_of_object(located, field)}",
@@ -227,7 +227,7 @@ def _warn_of_objects(manifests: Manifests) -> None:
             err=True,
         )
     _report_rest(len(zoneless), "warning", "Nodes without a zone")
-    for kind, count in islice(manifests.ignored.items(), MOST_PROBLEMS):
+    for kind, count in islice(manifests.ignored.items(), MAX_PROBLEMS):
         close = get_close_matches(kind, API_VERSIONS, n=1, cutoff=0.75)
         hint = f"did you mean {close[0]}?" if close and close[0] != kind else _READ_KINDS
         say(
@@ -241,8 +241,8 @@ def _warn_of_objects(manifests: Manifests) -> None:
 
 def _report_rest(count: int, level: str, what: str) -> None:
     """Print how many there are beyond those that were printed."""
-    if count > MOST_PROBLEMS:
-        say(f"{level}: and {count - MOST_PROBLEMS:,} more {what}", err=True)
+    if count > MAX_PROBLEMS:
+        say(f"{level}: and {count - MAX_PROBLEMS:,} more {what}", err=True)
 
 
 def _warn_of_missing_kinds(inventory: Inventory, files: str) -> None:

@@ -131,8 +131,8 @@ def simulate(
         return
     import time
 
-    from keepclose.cli.simulation import choose_algorithms, open_data, parse_weights
-    from keepclose.cli.simulation_runs import (
+    from keepclose.cli.simulate_options import choose_algorithms, open_data, parse_weights
+    from keepclose.cli.simulate_runs import (
         make_report,
         name_outputs,
         refuse_overwriting,
@@ -198,7 +198,7 @@ def compare(
     Shows the clearest inputs for either side. Exit codes: 0 fine, 2 bad input, 3 no inputs.
     """
     from keepclose.cli.render.progress import shown_progress
-    from keepclose.cli.simulation import choose_algorithms, open_data, parse_weights
+    from keepclose.cli.simulate_options import choose_algorithms, open_data, parse_weights
     from keepclose.simulate.comparison import compare as compare_algorithms
 
     if examples < 1:
@@ -222,7 +222,7 @@ def compare(
     if write is not None:
         from pathlib import Path
 
-        from keepclose.cli.simulation_runs import write_examples
+        from keepclose.cli.simulate_runs import write_examples
 
         try:
             commands = write_examples(Path(write), answer)
@@ -268,7 +268,7 @@ def churn(
     """
     from msgspec.structs import replace
 
-    from keepclose.cli.simulation import pick_names
+    from keepclose.cli.simulate_options import pick_names
     from keepclose.simulate.churn import compare_churn
     from keepclose.simulate.mechanisms import MECHANISMS, SCENARIOS
 

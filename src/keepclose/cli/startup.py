@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Final, TextIO
 if TYPE_CHECKING:
     from structlog.typing import EventDict, ExcInfo, WrappedLogger
 
-LONGEST_LOG_VALUE: Final = 16_384
+MAX_LOG_VALUE: Final = 16_384
 """Longer values are cut: messages of servers and texts of patches may be megabytes."""
-_MOST_FRAMES: Final = 50
+_MAX_FRAMES: Final = 50
 
 
 def log_to_standard_error(level: int = logging.NOTSET) -> None:
@@ -88,15 +88,15 @@ class _StructlogHandler(logging.Handler):
 
 def _cut_values(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     for key, value in event.items():
-        if isinstance(value, str) and len(value) > LONGEST_LOG_VALUE:
-            rest = len(value) - LONGEST_LOG_VALUE
-            event[key] = f"{value[:LONGEST_LOG_VALUE]}... ({rest:,} more characters)"
+        if isinstance(value, str) and len(value) > MAX_LOG_VALUE:
+            rest = len(value) - MAX_LOG_VALUE
+            event[key] = f"{value[:MAX_LOG_VALUE]}... ({rest:,} more characters)"
     return event
 
 
 def _trace(exc_info: ExcInfo) -> str:
     # NB: an explicit limit, because commands set sys.tracebacklimit to hide traces from users.
-    return "".join(traceback.format_exception(*exc_info, limit=-_MOST_FRAMES))
+    return "".join(traceback.format_exception(*exc_info, limit=-_MAX_FRAMES))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from keepclose.model.json_values import JsonObject
 
 if TYPE_CHECKING:
     from keepclose.cli.manifests.documents import DocumentError, RawObject
-    from keepclose.lab.cluster.data_dir import ClusterState, Home
+    from keepclose.lab.cluster.data_dir import ClusterDirectory, ClusterState
     from keepclose.lab.cluster.programs import ClusterLayout
     from keepclose.lab.cluster.supervisor import ClusterSettings, StartStep
     from keepclose.model.gates import FeatureGates
@@ -115,14 +115,14 @@ def down(
 
     Exit codes: 0 nothing runs any more, 1 it could not be stopped.
     """
-    from keepclose.lab.cluster.data_dir import HomeError
+    from keepclose.lab.cluster.data_dir import ClusterDirectoryError
     from keepclose.lab.cluster.launch import StillRunningError, end_cluster
 
     home = _home(data_dir)
     began = time.monotonic()
     try:
         ran = end_cluster(home)
-    except (HomeError, StillRunningError) as error:
+    except (ClusterDirectoryError, StillRunningError) as error:
         fail(str(error), code=1)
     if ran:
         objects = f"its objects stay in {shell_quote(home.directory)}"
@@ -132,14 +132,16 @@ def down(
         say(f"no cluster runs in {home.directory}")
 
 
-def _home(data_dir: Path | None) -> Home:
-    from keepclose.lab.cluster.data_dir import DEFAULT_HOME, Home
+def _home(data_dir: Path | None) -> ClusterDirectory:
+    from keepclose.lab.cluster.data_dir import DEFAULT_DATA_DIR, ClusterDirectory
 
-    return Home((data_dir or DEFAULT_HOME).expanduser().absolute(), data_dir is not None)
+    return ClusterDirectory(
+        (data_dir or DEFAULT_DATA_DIR).expanduser().absolute(), data_dir is not None
+    )
 
 
 def _make_settings(
-    home: Home,
+    home: ClusterDirectory,
     layout: ClusterLayout,
     gates: FeatureGates,
     port: int,
@@ -160,7 +162,7 @@ def _make_settings(
 def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None) -> int:
     """Run the cluster to its end and return the exit code."""
     from keepclose.cli.startup import log_to_standard_error
-    from keepclose.lab.cluster.launch import LaunchError, Reports, run_cluster
+    from keepclose.lab.cluster.launch import LaunchError, StartCallbacks, run_cluster
 
     def ready(state: ClusterState) -> None:
         _show_ready(state, settings, detached=say_ready is not None)
@@ -174,7 +176,7 @@ def _run(settings: ClusterSettings, say_ready: Callable[[], None] | None = None)
 
     log_to_standard_error(logging.ERROR)
     try:
-        run_cluster(settings, Reports(_show_step, no_packets, ready, log_to_standard_error))
+        run_cluster(settings, StartCallbacks(_show_step, no_packets, ready, log_to_standard_error))
     except LaunchError as error:
         say(f"error: {error}", *([f"       {error.place}"] if error.place else []), err=True)
         return 2
@@ -258,7 +260,7 @@ def _read_raw_objects(paths: list[str] | None) -> list[tuple[str, RawObject]]:
     Ends the command at the first error.
     """
     from keepclose.cli.manifests.documents import RawObject, read_documents
-    from keepclose.lab.cluster.readiness import flaw_of
+    from keepclose.lab.cluster.readiness import find_manifest_error
 
     if not paths:
         texts = {"demo": files("keepclose.lab.cluster").joinpath("demo.yaml").read_text("utf-8")}
@@ -267,7 +269,9 @@ def _read_raw_objects(paths: list[str] | None) -> list[tuple[str, RawObject]]:
     raw_objects: list[tuple[str, RawObject]] = []
     for path, text in texts.items():
         for entry in read_documents(text, is_json=path.endswith(".json")):
-            error = flaw_of(entry.value) if isinstance(entry, RawObject) else entry.message
+            error = (
+                find_manifest_error(entry.value) if isinstance(entry, RawObject) else entry.message
+            )
             if error or not isinstance(entry, RawObject):
                 fail(error, _place(path, entry))
             raw_objects.append((path, entry))
@@ -287,14 +291,14 @@ def _place(path: str, entry: RawObject | DocumentError, field: str = "") -> str:
 
 def _read_text(path: str) -> str:
     from keepclose.system.files import (
-        MOST_MANIFEST_BYTES,
+        MAX_MANIFEST_BYTES,
         InputError,
         read_input,
         read_standard_input,
     )
 
     name = "standard input" if path == "-" else path
-    most = MOST_MANIFEST_BYTES
+    most = MAX_MANIFEST_BYTES
     try:
         data = read_standard_input(most=most) if path == "-" else read_input(path, most=most)
         return data.decode("utf-8-sig")

@@ -23,7 +23,7 @@ from keepclose.model.acknowledgements import (
     HintLevel,
     NodeAcknowledgement,
     parse_acknowledgement,
-    parse_version,
+    parse_resource_version,
 )
 from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.endpointslice.types import EndpointSlice
@@ -34,7 +34,7 @@ from keepclose.model.workload import Node
 from keepclose.reconcile.caches import Caches
 from keepclose.routing.conditions import add_honored, is_programmed
 from keepclose.routing.honored_condition import (
-    MOST_NAMED,
+    MAX_NAMED_NODES,
     Acknowledgements,
     NodeSample,
     find_obstacle,
@@ -46,7 +46,7 @@ TICK_S: Final = 5.0
 # Ticks after which messages name the nodes that a Service waits for, and those that joined silent.
 _NAME_AFTER_TICKS: Final = 6
 _JOIN_GRACE_TICKS: Final = 12
-_MOST_A_TICK: Final = 50
+_MAX_A_TICK: Final = 50
 # No node can acknowledge a version that is not a number.
 _NEVER: Final = 2**70
 _SPARE_ENTRIES: Final = 64
@@ -86,9 +86,9 @@ class NodeGroup:
         """The number of nodes in the group, and the names of a few."""
         if self._sample is None:
             named = [name for name in self._named if name in self._members]
-            if len(named) < MOST_NAMED and len(named) < len(self._members):
+            if len(named) < MAX_NAMED_NODES and len(named) < len(self._members):
                 others = (name for name in self._members if name not in named)
-                named += heapq.nsmallest(MOST_NAMED - len(named), others)
+                named += heapq.nsmallest(MAX_NAMED_NODES - len(named), others)
             self._named = tuple(named)
             self._sample = NodeSample(len(self._members), self._named)
         return self._sample
@@ -206,7 +206,7 @@ class AcknowledgementLedger:
                 len(refusing),
                 tuple(
                     f"{node} ({self._answers[node].exceptions[service]})"
-                    for node in refusing[:MOST_NAMED]
+                    for node in refusing[:MAX_NAMED_NODES]
                 ),
             ),
             unable=NodeSample() if lacking is None else self._unable[lacking].sample,
@@ -239,7 +239,7 @@ class AcknowledgementLedger:
                 del self._joined[name]
                 if name in self._silent:
                     self._outdated.update(dict.fromkeys(self._levels))
-        for service in list(self._outdated)[:_MOST_A_TICK]:
+        for service in list(self._outdated)[:_MAX_A_TICK]:
             del self._outdated[service]
             self._on_due(service)
 
@@ -254,7 +254,7 @@ class AcknowledgementLedger:
         if self._tick - self._since.get(service, self._tick) < _NAME_AFTER_TICKS:
             return NodeSample()
         behind = [node for node in self._ready if self._mark(node) < version]
-        return NodeSample(len(behind), tuple(heapq.nsmallest(MOST_NAMED, behind)))
+        return NodeSample(len(behind), tuple(heapq.nsmallest(MAX_NAMED_NODES, behind)))
 
     def _regroup(self, node: str) -> None:
         """Put a node into its groups, and requeue the Services whose condition may change."""
@@ -364,6 +364,7 @@ class HonoredConditions:
 def newest_version(slices: Iterable[EndpointSlice]) -> int:
     """Return the highest resource version, 0 without slices: every node has acknowledged that."""
     versions = [
-        parse_version(endpoint_slice.metadata.resource_version) for endpoint_slice in slices
+        parse_resource_version(endpoint_slice.metadata.resource_version)
+        for endpoint_slice in slices
     ]
     return max((_NEVER if version is None else version for version in versions), default=0)

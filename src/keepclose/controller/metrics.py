@@ -21,7 +21,7 @@ from keepclose.reconcile.contention import Contention
 from keepclose.routing.strategy import StrategyName
 from keepclose.runtime.metrics_text import QueueMetrics, render_metrics
 from keepclose.runtime.workers import Result
-from keepclose.slices.mirroring import MAX_PER_SUBSET, Mirrored
+from keepclose.slices.mirroring import MAX_PER_SUBSET, MirrorPlan
 from keepclose.slices.service_planner import ServicePlan
 
 METRIC_PREFIX: Final = "endpoint_slice_controller_"
@@ -86,7 +86,7 @@ class MirroringMetrics:
         del key, result
         self._seconds.observe(seconds)
 
-    def mirrored(self, key: NamespacedName, mirrored: Mirrored) -> None:
+    def mirrored(self, key: NamespacedName, mirrored: MirrorPlan) -> None:
         """Record the plan of a mirroring sync, before it is written."""
         if not mirrored.is_mirroring:
             self._set_contribution(key, _NOTHING)

@@ -26,10 +26,10 @@ from keepclose.reconcile.event_publisher import EventPublisher, object_reference
 from keepclose.reconcile.instrumentation import MirroringObserver
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.runtime.workers import Result
-from keepclose.slices.mirroring import MirrorEvent, mirror
+from keepclose.slices.mirroring import MirrorEvent, plan_mirroring
 from keepclose.slices.trackers import SliceTracker
 
-_LONGEST_DELAY_S: Final = 100.0
+_MAX_DELAY_S: Final = 100.0
 
 
 class Mirroring:
@@ -55,7 +55,7 @@ class Mirroring:
         self._published: dict[NamespacedName, tuple[MirrorEvent, ...]] = {}
         self.retry_after = RetryAfter()
         self.queue: WorkQueue[NamespacedName] = WorkQueue(
-            clock, first_delay_s=settings.retry_delay_s, cap_delay_s=_LONGEST_DELAY_S
+            clock, first_delay_s=settings.retry_delay_s, cap_delay_s=_MAX_DELAY_S
         )
         self.guard = SliceGuard(
             caches.slices,
@@ -99,7 +99,7 @@ class Mirroring:
         if self._tracker.is_stale(key, existing):
             return Result.STALE
         endpoints = self._caches.endpoints.get(key)
-        mirrored = mirror(
+        mirrored = plan_mirroring(
             endpoints,
             self._caches.services.get(key),
             existing=existing,

@@ -25,7 +25,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 from keepclose.reconcile.caches import Caches
 from keepclose.slices.slice_metadata import address_types
-from keepclose.slices.trackers import instant
+from keepclose.slices.trackers import parse_timestamp
 
 _LEASE_NAMESPACE: Final = "kube-system"
 _LEASE_NAME: Final = "kube-controller-manager"
@@ -140,7 +140,7 @@ def _choose_service(caches: Caches) -> Service | None:
 
 def _is_abandoned(lease: Lease, *, now: float) -> bool:
     """Return whether no process can hold the lease, even with clock skew."""
-    renewed = instant(lease.spec.renew_time)
+    renewed = parse_timestamp(lease.spec.renew_time)
     if not lease.spec.holder_identity or renewed is None:
         return True
     return now - renewed / 1e9 > _ABANDONED_S

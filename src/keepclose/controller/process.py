@@ -31,7 +31,7 @@ from keepclose.reconcile.settings import (
     ControllerSettings,
 )
 from keepclose.runtime.event_loop import find_loop_factory, tune_garbage_collection, until_signal
-from keepclose.runtime.pages import Listening, Pages
+from keepclose.runtime.pages import ListenAddress, Pages
 
 LEASE_NAMESPACE: Final = "kube-system"
 LEASE_NAME: Final = "keepclose-controller"
@@ -50,7 +50,7 @@ def run_controller(
     *,
     leader_elect: bool,
     is_forced: bool = False,
-    listening: Listening | None = None,
+    listening: ListenAddress | None = None,
     on_ready: Callable[[str], None] = _ignore,
 ) -> None:
     """Run a controller until SIGTERM or SIGINT; call `on_ready` once with the address of its pages.
@@ -78,7 +78,7 @@ async def serve_controller(
     leader_elect: bool,
     is_forced: bool = False,
     clock: Clock,
-    listening: Listening | None = None,
+    listening: ListenAddress | None = None,
     on_ready: Callable[[str], None] = _ignore,
 ) -> None:
     """Run a controller until cancelled, with `leader_elect` only while it holds the lease."""

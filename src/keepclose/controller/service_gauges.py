@@ -17,11 +17,11 @@ from prometheus_client.registry import Collector
 
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.routing.strategy import Strategy, Verdict
+from keepclose.routing.strategy import DistributionVerdict, Strategy
 from keepclose.slices.service_planner import ServicePlan
 
 # Plans hold slices in memory, so they are not stored without limit where nothing scrapes.
-_MOST_STORED: Final = 32
+_MAX_STORED: Final = 32
 
 
 class _Contribution(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class ServiceGauges(Collector):
     def record(self, key: NamespacedName, plan: ServicePlan) -> None:
         """Store the newest plan of a Service."""
         self._stored[key] = plan
-        if len(self._stored) > _MOST_STORED:
+        if len(self._stored) > _MAX_STORED:
             self._update_sums()
 
     def forget(self, key: NamespacedName) -> None:
@@ -133,7 +133,7 @@ class ServiceGauges(Collector):
 
 def distribution_in_effect(strategy: Strategy) -> str:
     """Return the trafficDistribution value in effect, "" where none is."""
-    if strategy.distribution is not Verdict.GOVERNS:
+    if strategy.distribution is not DistributionVerdict.GOVERNS:
         return ""
     return strategy.value
 

@@ -17,7 +17,7 @@ from keepclose.model.workload import Pod
 from keepclose.reconcile.caches import Caches
 from keepclose.slices.changes import has_same_spec, is_managed_by
 from keepclose.slices.service_planner import ServicePlanner
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 
 class Refreshed(NamedTuple):
@@ -37,7 +37,7 @@ class _Entry:
 
     __slots__ = ("cluster", "planner", "pods", "service", "slices")
 
-    def __init__(self, service: Service, planner: ServicePlanner, cluster: Cluster) -> None:
+    def __init__(self, service: Service, planner: ServicePlanner, cluster: ClusterNodes) -> None:
         self.service = service
         self.planner = planner
         self.cluster = cluster
@@ -48,7 +48,7 @@ class _Entry:
 class ServicePlanners:
     """The planners of all synced Services."""
 
-    def __init__(self, caches: Caches, settings: Settings) -> None:
+    def __init__(self, caches: Caches, settings: PlannerSettings) -> None:
         self._caches = caches
         self._settings = settings
         self._entries: dict[NamespacedName, _Entry] = {}
@@ -72,7 +72,7 @@ class ServicePlanners:
         """Drop the planner of a Service; the next sync builds it again."""
         self._entries.pop(key, None)
 
-    def refresh(self, service: Service, cluster: Cluster) -> Refreshed:
+    def refresh(self, service: Service, cluster: ClusterNodes) -> Refreshed:
         """Return the planner of a Service, updated from the caches."""
         entry = self._entries.get(service.key)
         if entry is None or _has_other_selector(entry.service, service):
@@ -88,7 +88,7 @@ class ServicePlanners:
         changed, gone = self._update_pods(entry)
         return Refreshed(entry.planner, changed, gone, is_new=False)
 
-    def _build(self, service: Service, cluster: Cluster) -> Refreshed:
+    def _build(self, service: Service, cluster: ClusterNodes) -> Refreshed:
         planner = ServicePlanner(service, cluster=cluster, settings=self._settings)
         slices = self._caches.slices_of(service.key, self._settings.managed_by)
         for endpoint_slice in sorted(slices, key=lambda item: item.metadata.name):

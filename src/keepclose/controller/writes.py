@@ -44,7 +44,7 @@ from keepclose.slices.trackers import SliceTracker
 Addresses = frozenset[tuple[str, ...]]
 _NONE: Addresses = frozenset()
 # The API server rejects a slice with more endpoints.
-_MOST_ENDPOINTS = 1000
+_MAX_ENDPOINTS = 1000
 _log = structlog.get_logger(__name__)
 
 
@@ -164,7 +164,7 @@ class WriteOrder:
             endpoint for endpoint in before.endpoints if endpoint.addresses in write.removes
         )
         endpoints = (*desired.endpoints, *kept)
-        if len(endpoints) > _MOST_ENDPOINTS:
+        if len(endpoints) > _MAX_ENDPOINTS:
             return None
         bridge = Write(
             SliceOperation.UPDATE, replace(desired, endpoints=endpoints), adds=write.adds

@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.routing.heuristics import Heuristic, Registry
+from keepclose.routing.heuristics import Heuristic, HeuristicRegistry
 
 GROUP = "keepclose.heuristics"
 _OWN_DISTRIBUTION = "keepclose"
@@ -22,7 +22,7 @@ class ExtensionError(Exception):
     """An installed heuristic that cannot be used; the message names it and the cause."""
 
 
-def find_heuristics(gates: FeatureGates | None = None) -> Registry:
+def find_heuristics(gates: FeatureGates | None = None) -> HeuristicRegistry:
     """Return all installed heuristics by the value that selects them; none if their gate is off.
 
     No third-party code is imported. If two distributions provide the same value, keepclose itself

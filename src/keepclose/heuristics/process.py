@@ -35,7 +35,7 @@ from keepclose.routing.heuristic_answers import (
     Postponed,
     ZoneDemand,
 )
-from keepclose.routing.heuristics import Registry
+from keepclose.routing.heuristics import HeuristicRegistry
 from keepclose.system.threads import open_in_thread
 
 _READY: Final = b"ready"
@@ -174,7 +174,7 @@ class DeferredHeuristic:
         self._isolated.close()
 
 
-def defer_heuristics(heuristics: Registry) -> Registry:
+def defer_heuristics(heuristics: HeuristicRegistry) -> HeuristicRegistry:
     """Return the registry with every isolated heuristic deferred; others stay as they are."""
     return {
         name: DeferredHeuristic(heuristic)
@@ -185,7 +185,7 @@ def defer_heuristics(heuristics: Registry) -> Registry:
 
 
 async def fetch_answers(
-    heuristics: Registry, name: str, questions: Iterable[ZoneDemand]
+    heuristics: HeuristicRegistry, name: str, questions: Iterable[ZoneDemand]
 ) -> list[tuple[ZoneDemand, HeuristicAnswer]]:
     """Return the questions with the answers of a deferred heuristic, fetched in threads."""
     heuristic = heuristics.get(name)
@@ -203,7 +203,7 @@ def _release_nothing(_answer: HeuristicAnswer) -> None:
     """Drop an answer that came too late; it holds no resources."""
 
 
-def close_heuristics(heuristics: Registry) -> None:
+def close_heuristics(heuristics: HeuristicRegistry) -> None:
     """End the worker processes of all deferred heuristics."""
     for heuristic in heuristics.values():
         if isinstance(heuristic, DeferredHeuristic):

@@ -26,7 +26,7 @@ class Named(Protocol):
 _T = TypeVar("_T", bound=Named)
 _Handler = Callable[[_T | None, _T | None], None]
 # Deletions are remembered to reject late repeats of older events; a watch repeats recent ones only.
-_MOST_DELETIONS: Final = 1024
+_MAX_DELETIONS: Final = 1024
 
 
 class Index(NamedTuple, Generic[_T]):
@@ -174,7 +174,7 @@ class Cache(Generic[_T]):
             return
         self._deletions.pop(key, None)
         self._deletions[key] = version
-        if len(self._deletions) > _MOST_DELETIONS:
+        if len(self._deletions) > _MAX_DELETIONS:
             del self._deletions[next(iter(self._deletions))]
 
     @staticmethod

@@ -29,7 +29,7 @@ from keepclose.model.meta import ObjectMeta
 _T = TypeVar("_T")
 
 USER_AGENT: Final = f"keepclose/{__version__}"
-MOST_PAGES: Final = 2000
+MAX_PAGES: Final = 2000
 """The most pages of one list: a million objects in pages of 500."""
 
 _log = structlog.get_logger()
@@ -122,7 +122,7 @@ class _Reader:
         whole: Page[_T] | None = None
         token, limit = "", page_size
         where = f"list of {kind}"
-        for _ in range(MOST_PAGES):
+        for _ in range(MAX_PAGES):
             try:
                 page = await self.list_page(
                     kind,
@@ -151,7 +151,7 @@ class _Reader:
             if not token:
                 whole.continue_token, whole.remaining = "", None
                 return whole
-        raise BrokenStream(where, f"it has more than {MOST_PAGES:,} pages", fix=CHECK_SERVER)
+        raise BrokenStream(where, f"it has more than {MAX_PAGES:,} pages", fix=CHECK_SERVER)
 
     @asynccontextmanager
     async def watch(

@@ -221,10 +221,10 @@ _BY_CODE: Final[dict[int, type[ApiError]]] = {
 }
 CHECK_SERVER: Final = "check that the server is a Kubernetes API server"
 """The fix for an answer that no API server gives."""
-LONGEST_WAIT_S: Final = 3600
+MAX_WAIT_S: Final = 3600
 """The longest Retry-After that is obeyed; a longer one is cut to this."""
 # The most digits of a Retry-After; a longer number is ignored.
-_LONGEST_NUMBER: Final = 20
+_MAX_NUMBER: Final = 20
 # How much of an answer that is no Status is shown.
 _SHOWN_CHARACTERS: Final = 300
 
@@ -277,6 +277,6 @@ def _seconds(value: object) -> float | None:
     NB: int and float of Python reject very long numbers.
     """
     if isinstance(value, str):
-        is_number = value.isascii() and value.isdecimal() and len(value) <= _LONGEST_NUMBER
+        is_number = value.isascii() and value.isdecimal() and len(value) <= _MAX_NUMBER
         value = int(value) if is_number else None
-    return float(min(value, LONGEST_WAIT_S)) if isinstance(value, int) and value > 0 else None
+    return float(min(value, MAX_WAIT_S)) if isinstance(value, int) and value > 0 else None

@@ -44,13 +44,13 @@ from keepclose.model.metadata_validation import dns1123_subdomain
 V = TypeVar("V")
 
 _WINDOW_S: Final = 600.0
-MOST_SIMILAR: Final = 10
+MAX_SIMILAR: Final = 10
 SPAM_BURST: Final = 25
 SPAM_RATE: Final = 1 / 300
 COMBINED: Final = "(combined from similar events): "
-_MOST_REMEMBERED: Final = 4096
-_MOST_WAITING: Final = 1000
-MOST_TRIES: Final = 12
+_MAX_REMEMBERED: Final = 4096
+_MAX_WAITING: Final = 1000
+MAX_TRIES: Final = 12
 _DEFAULT_NAMESPACE: Final = "default"
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class _Similar:
 class LruMap(Generic[V]):
     """A map that evicts the least recently used entry."""
 
-    def __init__(self, size: int = _MOST_REMEMBERED) -> None:
+    def __init__(self, size: int = _MAX_REMEMBERED) -> None:
         self._size = size
         self._entries: OrderedDict[Hashable, V] = OrderedDict()
 
@@ -140,7 +140,7 @@ class Correlator:
         if now - similar.seen_at > _WINDOW_S:
             similar.messages.clear()
         similar.seen_at = now
-        if message in similar.messages or len(similar.messages) < MOST_SIMILAR:
+        if message in similar.messages or len(similar.messages) < MAX_SIMILAR:
             similar.messages.add(message)
             return False
         return True
@@ -186,7 +186,7 @@ class EventRecorder:
         clock: Clock,
         host: str = "",
         random: Random | None = None,
-        most_waiting: int = _MOST_WAITING,
+        most_waiting: int = _MAX_WAITING,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -244,7 +244,7 @@ class EventRecorder:
 
     async def _send(self, tally: EventTally) -> None:
         may_be_stored = False
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             try:
                 await self._write(tally)
             except NotFound as error:

@@ -18,7 +18,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.transport.retries import TokenBucket
 
 _K = TypeVar("_K", bound=Hashable)
-_MOST_DOUBLINGS: Final = 60
+_MAX_DOUBLINGS: Final = 60
 
 
 def _ignore(_seconds: float) -> None:
@@ -130,7 +130,7 @@ class WorkQueue(Generic[_K]):
         self.retries += not self._is_shut_down
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        doubled = self._first_delay_s * 2.0 ** min(failures, _MOST_DOUBLINGS)
+        doubled = self._first_delay_s * 2.0 ** min(failures, _MAX_DOUBLINGS)
         delay_s = max(min(self._cap_delay_s, doubled), self._bucket.reserve(), at_least_s)
         self.add_after(key, delay_s)
         return delay_s

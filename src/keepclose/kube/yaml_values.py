@@ -61,14 +61,14 @@ def read_yaml(text: str | bytes, limits: YamlLimits) -> tuple[Any, list[str]]:
     document = compose(text, limits, alone=False)
     if document is None:
         return None, []
-    builder = Builder(limits, exact=True)
+    builder = YamlBuilder(limits, exact=True)
     value = builder.build(document.root)
     if document.has_aliases:
         value = msgspec.json.decode(msgspec.json.encode(value))
     return value, builder.repeated
 
 
-class Builder:
+class YamlBuilder:
     """Builds the values of the nodes of one document, each once.
 
     `exact` builds JSON values as kube-apiserver does: the last of two equal keys wins and is listed
@@ -277,7 +277,7 @@ def _short_float(value: float) -> str:
     return next((text for text in texts if struct.pack("f", float(text)) == packed), f"{value:g}")
 
 
-def explain(error: YamlError) -> str:
+def explain_yaml_error(error: YamlError) -> str:
     """Return an error in the form of sigs.k8s.io/yaml: `yaml: line 4: exceeded max depth`."""
     if error.problem.startswith("json: "):
         return error.problem

@@ -33,12 +33,12 @@ _HONORS_KEY: Final = "honors"
 _EXCEPTIONS_KEY: Final = "exceptions"
 OUTDATED_KEYS: Final = ("version",)
 """Keys of the first format; a proxy that writes over it removes them."""
-MOST_EXCEPTIONS: Final = 15_000
+MAX_EXCEPTIONS: Final = 15_000
 """With more exceptions than these an acknowledgement is void: each one is kept in memory."""
 # A node may write anything, and its reason appears in conditions of Services.
-_LONGEST_REASON: Final = 63
+_MAX_REASON: Final = 63
 # Resource versions are 64-bit numbers.
-_MOST_DIGITS: Final = 20
+_MAX_DIGITS: Final = 20
 
 
 class HintLevel(StrEnum):
@@ -77,7 +77,7 @@ def parse_acknowledgement(config_map: ConfigMap) -> NodeAcknowledgement | None:
     if not meta.name.startswith(_PREFIX) or not node:
         return None
     data = config_map.data
-    version = parse_version(data.get(_PROGRAMMED_KEY, ""))
+    version = parse_resource_version(data.get(_PROGRAMMED_KEY, ""))
     exceptions = _parse_exceptions(data.get(_EXCEPTIONS_KEY, ""))
     is_readable = data.get(_FORMAT_KEY) == _FORMAT_NUMBER and not any(
         key in data for key in OUTDATED_KEYS
@@ -115,16 +115,16 @@ def render_data(acknowledgement: NodeAcknowledgement) -> dict[str, str]:
     }
 
 
-def parse_version(text: str) -> int | None:
+def parse_resource_version(text: str) -> int | None:
     """Return a resource version as a number; None if it is not numeric and cannot be compared."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return int(text) if is_number else None
 
 
 def _parse_exceptions(text: str) -> dict[NamespacedName, str] | None:
     """Return the Services and reasons; None if a line is not of the form `a/b reason`.
 
-    More than MOST_EXCEPTIONS also give None. A reason is cut to the length of a word.
+    More than MAX_EXCEPTIONS also give None. A reason is cut to the length of a word.
     """
     exceptions: dict[NamespacedName, str] = {}
     for line in text.splitlines():
@@ -132,10 +132,10 @@ def _parse_exceptions(text: str) -> dict[NamespacedName, str] | None:
             continue
         service, _, reason = line.strip().partition(" ")
         namespace, slash, name = service.partition("/")
-        word = plain_line(reason, longest=_LONGEST_REASON)
+        word = plain_line(reason, longest=_MAX_REASON)
         if not (namespace and slash and name) or "/" in name or not word:
             return None
         exceptions[NamespacedName(namespace, name)] = word
-        if len(exceptions) > MOST_EXCEPTIONS:
+        if len(exceptions) > MAX_EXCEPTIONS:
             return None
     return exceptions

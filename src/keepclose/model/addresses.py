@@ -73,7 +73,7 @@ def canonical(address: str) -> str | None:
     return None if parsed is None else str(parsed.address)
 
 
-def legacy_ip_causes(
+def legacy_ip_errors(
     field: str, value: str, *, strict: bool, old_values: frozenset[str] = frozenset()
 ) -> list[FieldError]:
     """Return the errors of an address in an older field, which the API parses leniently.
@@ -88,7 +88,7 @@ def legacy_ip_causes(
     return _strictness_errors(field, value, parsed) if strict else []
 
 
-def strict_ip_causes(field: str, value: str) -> list[FieldError]:
+def strict_ip_errors(field: str, value: str) -> list[FieldError]:
     """Return the errors of an address in a field that requires the canonical form."""
     parsed = parse_lenient(value)
     if parsed is None:
@@ -115,12 +115,12 @@ def ip_warnings(field: str, value: str) -> list[str]:
     return [f'{field}: IPv6 address "{value}" should be in RFC 5952 canonical format ({expected})']
 
 
-def endpoint_ip_causes(field: str, value: str) -> list[FieldError]:
+def endpoint_ip_errors(field: str, value: str) -> list[FieldError]:
     """Return why an address cannot be an endpoint: unspecified, loopback or link-local."""
     return [invalid(field, value, detail) for detail in _endpoint_ip_messages(value)]
 
 
-def fqdn_causes(field: str, value: str) -> list[FieldError]:
+def fqdn_errors(field: str, value: str) -> list[FieldError]:
     """Return the errors of an address in a slice of the type FQDN."""
     if not value:
         return [required(field)]
@@ -132,7 +132,7 @@ def fqdn_causes(field: str, value: str) -> list[FieldError]:
     return [invalid(field, shown, message) for message in fqdn(value)]
 
 
-def cidr_causes(
+def cidr_errors(
     field: str, value: str, *, strict: bool, old_values: frozenset[str] = frozenset()
 ) -> list[FieldError]:
     """Return the errors of a CIDR such as 10.0.0.0/8.

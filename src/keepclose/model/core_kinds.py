@@ -6,17 +6,17 @@ Namespace decides whether objects may be created in it. Only fields in use are d
 
 from __future__ import annotations
 
-from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, ObjectReference
+from keepclose.model.meta import ApiStruct, NamespacedName, ObjectMeta, ObjectReference
 
 
-class EventSource(Frozen, frozen=True):
+class EventSource(ApiStruct, frozen=True):
     """The component that reports an Event, and its host."""
 
     component: str = ""
     host: str = ""
 
 
-class Event(Frozen, frozen=True, omit_defaults=False):
+class Event(ApiStruct, frozen=True, omit_defaults=False):
     """A report about an object (core/v1)."""
 
     api_version: str = "v1"
@@ -34,7 +34,7 @@ class Event(Frozen, frozen=True, omit_defaults=False):
     source: EventSource = EventSource()
 
 
-class LeaseSpec(Frozen, frozen=True):
+class LeaseSpec(ApiStruct, frozen=True):
     """The holder of a Lease, and when it acquired and renewed it."""
 
     holder_identity: str | None = None
@@ -44,7 +44,7 @@ class LeaseSpec(Frozen, frozen=True):
     lease_transitions: int | None = None
 
 
-class Lease(Frozen, frozen=True, omit_defaults=False):
+class Lease(ApiStruct, frozen=True, omit_defaults=False):
     """A lock with a time limit, used for leader election."""
 
     api_version: str = "coordination.k8s.io/v1"
@@ -53,7 +53,7 @@ class Lease(Frozen, frozen=True, omit_defaults=False):
     spec: LeaseSpec = LeaseSpec()
 
 
-class ConfigMap(Frozen, frozen=True, omit_defaults=False):
+class ConfigMap(ApiStruct, frozen=True, omit_defaults=False):
     """A ConfigMap; binaryData is ignored."""
 
     api_version: str = "v1"
@@ -67,13 +67,13 @@ class ConfigMap(Frozen, frozen=True, omit_defaults=False):
         return self.metadata.key
 
 
-class NamespaceStatus(Frozen, frozen=True):
+class NamespaceStatus(ApiStruct, frozen=True):
     """The phase of a Namespace: Active or Terminating."""
 
     phase: str = ""
 
 
-class Namespace(Frozen, frozen=True, omit_defaults=False):
+class Namespace(ApiStruct, frozen=True, omit_defaults=False):
     """A namespace."""
 
     api_version: str = "v1"

@@ -34,7 +34,7 @@ KINDS: Final[dict[tuple[str, str], type[KnownObject]]] = {
 API_VERSIONS: Final = {kind: api_version for api_version, kind in KINDS}
 CLUSTER_SCOPED: Final = frozenset({"Node"})
 # The field of an error about the object as a whole.
-WHOLE: Final = "object"
+WHOLE_OBJECT: Final = "object"
 
 _DECODERS: Final = {kind: msgspec.json.Decoder(struct) for (_, kind), struct in KINDS.items()}
 # NB: in these maps a null member has the value "" and is not absent: a node with the label
@@ -122,7 +122,9 @@ def convert(raw: dict[str, Any]) -> KnownObject | Rejected | UnknownKind:
         if value is None or value == "":
             return Rejected(required(field))
         if not isinstance(value, str):
-            return Rejected(invalid(field, shown(value), _mismatch("str", _type_name(value))))
+            return Rejected(
+                invalid(field, display_value(value), _mismatch("str", _type_name(value)))
+            )
     api_version, kind = raw["apiVersion"], raw["kind"]
     struct = KINDS.get((api_version, kind))
     return UnknownKind(api_version, kind) if struct is None else convert_as(struct, raw)
@@ -145,7 +147,7 @@ def path_steps(path: str) -> tuple[str, ...]:
     return tuple(name or bracketed for name, bracketed in _step.findall(path))
 
 
-def shown(value: object) -> object:
+def display_value(value: object) -> object:
     """Return a value for display in an error: itself if small, else a short description."""
     if isinstance(value, _SCALARS):
         return value
@@ -191,7 +193,7 @@ def _explain(message: str, raw: object) -> FieldError:
     """Return the field error for a message of msgspec."""
     match = _read_message(message)
     if match is None:
-        return invalid(WHOLE, shown(raw), message)
+        return invalid(WHOLE_OBJECT, display_value(raw), message)
     expected, got, missing, other, in_key, path = match.group(
         "expected", "got", "missing", "other", "key", "path"
     )
@@ -202,14 +204,16 @@ def _explain(message: str, raw: object) -> FieldError:
     if in_key is not None and isinstance(value, dict):
         key = next((key for key in value if not isinstance(key, str)), None)
         return invalid(
-            path, shown(key), f"expected a string as key, got {_DISPLAY_NAMES.get(got, got)}"
+            path,
+            display_value(key),
+            f"expected a string as key, got {_DISPLAY_NAMES.get(got, got)}",
         )
     if path.endswith("[...]") and isinstance(value, dict):
         # msgspec does not name the member: it is the first one of that type.
         bad = next((key for key, member in value.items() if _type_name(member) == got), "")
         path, value = f"{path.removesuffix('[...]')}[{bad}]", value.get(bad)
     detail = _mismatch(expected, got) if expected is not None else _lower_first(other)
-    return invalid(path or WHOLE, shown(value), detail)
+    return invalid(path or WHOLE_OBJECT, display_value(value), detail)
 
 
 def _follow(value: object, steps: tuple[str, ...]) -> object:
@@ -245,7 +249,7 @@ def _reject_json(data: bytes | bytearray | memoryview, error: Exception) -> Reje
         text = "not UTF-8 text"
     else:
         text = _lower_first(str(error))
-    return Rejected(invalid(WHOLE, bytes(data[:40]).decode(errors="replace"), text))
+    return Rejected(invalid(WHOLE_OBJECT, bytes(data[:40]).decode(errors="replace"), text))
 
 
 def _lower_first(text: str) -> str:

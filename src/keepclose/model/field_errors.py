@@ -27,11 +27,11 @@ SLICE_GATES: Final[dict[str, Gate]] = {
 }
 """The gate of the API server without which it drops a field of a slice."""
 
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 """How many fields a message names: a webhook may set any number of labels."""
 
 
-class CauseType(StrEnum):
+class FieldErrorType(StrEnum):
     """Machine-readable types of field errors, as in the causes of an API Status."""
 
     REQUIRED = "FieldValueRequired"
@@ -46,23 +46,23 @@ class CauseType(StrEnum):
 
 
 _KIND_TEXT = {
-    CauseType.REQUIRED: "Required value",
-    CauseType.INVALID: "Invalid value",
-    CauseType.NOT_SUPPORTED: "Unsupported value",
-    CauseType.DUPLICATE: "Duplicate value",
-    CauseType.FORBIDDEN: "Forbidden",
-    CauseType.TOO_MANY: "Too many",
-    CauseType.TOO_LONG: "Too long",
-    CauseType.INTERNAL: "Internal error",
-    CauseType.NOT_FOUND: "Not found",
+    FieldErrorType.REQUIRED: "Required value",
+    FieldErrorType.INVALID: "Invalid value",
+    FieldErrorType.NOT_SUPPORTED: "Unsupported value",
+    FieldErrorType.DUPLICATE: "Duplicate value",
+    FieldErrorType.FORBIDDEN: "Forbidden",
+    FieldErrorType.TOO_MANY: "Too many",
+    FieldErrorType.TOO_LONG: "Too long",
+    FieldErrorType.INTERNAL: "Internal error",
+    FieldErrorType.NOT_FOUND: "Not found",
 }
 _SHOWS_VALUE = frozenset(
     {
-        CauseType.INVALID,
-        CauseType.NOT_SUPPORTED,
-        CauseType.DUPLICATE,
-        CauseType.TOO_MANY,
-        CauseType.NOT_FOUND,
+        FieldErrorType.INVALID,
+        FieldErrorType.NOT_SUPPORTED,
+        FieldErrorType.DUPLICATE,
+        FieldErrorType.TOO_MANY,
+        FieldErrorType.NOT_FOUND,
     }
 )
 _ESCAPES: Final = {
@@ -81,7 +81,7 @@ _ESCAPES: Final = {
 class FieldError(msgspec.Struct, frozen=True):
     """A validation error: its type, the field, a detail and the rejected value."""
 
-    type: CauseType
+    type: FieldErrorType
     field: str
     detail: str = ""
     value: Any = None
@@ -130,49 +130,49 @@ def _quote_char(char: str) -> str:
 
 def required(field: str, detail: str = "") -> FieldError:
     """Return the error for a missing value."""
-    return FieldError(CauseType.REQUIRED, field, detail)
+    return FieldError(FieldErrorType.REQUIRED, field, detail)
 
 
 def invalid(field: str, value: Any, detail: str) -> FieldError:
     """Return the error for a value of the wrong format."""
-    return FieldError(CauseType.INVALID, field, detail, value)
+    return FieldError(FieldErrorType.INVALID, field, detail, value)
 
 
 def not_supported(field: str, value: Any, supported: Iterable[str]) -> FieldError:
     """Return the error for a value outside a closed set, which is listed in the given order."""
     listed = ", ".join(render_value(choice) for choice in supported)
-    return FieldError(CauseType.NOT_SUPPORTED, field, f"supported values: {listed}", value)
+    return FieldError(FieldErrorType.NOT_SUPPORTED, field, f"supported values: {listed}", value)
 
 
 def duplicate(field: str, value: Any) -> FieldError:
     """Return the error for a duplicate value."""
-    return FieldError(CauseType.DUPLICATE, field, "", value)
+    return FieldError(FieldErrorType.DUPLICATE, field, "", value)
 
 
 def forbidden_field(field: str, detail: str) -> FieldError:
     """Return the error for a value that must not be set."""
-    return FieldError(CauseType.FORBIDDEN, field, detail)
+    return FieldError(FieldErrorType.FORBIDDEN, field, detail)
 
 
 def too_many(field: str, actual: int, limit: int) -> FieldError:
     """Return the error for a list that is too long."""
     noun = "item" if limit == 1 else "items"
-    return FieldError(CauseType.TOO_MANY, field, f"must have at most {limit} {noun}", actual)
+    return FieldError(FieldErrorType.TOO_MANY, field, f"must have at most {limit} {noun}", actual)
 
 
 def too_long(field: str, limit: int) -> FieldError:
     """Return the error for a text that is too long."""
-    return FieldError(CauseType.TOO_LONG, field, f"may not be more than {limit} bytes")
+    return FieldError(FieldErrorType.TOO_LONG, field, f"may not be more than {limit} bytes")
 
 
 def internal(field: str, detail: str) -> FieldError:
     """Return the error for an internal inconsistency."""
-    return FieldError(CauseType.INTERNAL, field, detail)
+    return FieldError(FieldErrorType.INTERNAL, field, detail)
 
 
 def missing_reference(field: str, value: Any) -> FieldError:
     """Return the error for a reference to an object that does not exist."""
-    return FieldError(CauseType.NOT_FOUND, field, "", value)
+    return FieldError(FieldErrorType.NOT_FOUND, field, "", value)
 
 
 def differing_fields(sent: object, stored: object) -> tuple[str, ...]:
@@ -187,8 +187,8 @@ def differing_fields(sent: object, stored: object) -> tuple[str, ...]:
 def describe_fields(fields: tuple[str, ...]) -> str:
     """Return a sentence that names the fields that an API server dropped, and the likely gates."""
     gates = sorted({gate.value for field in fields if (gate := SLICE_GATES.get(field))})
-    named = ", ".join(fields[:_MOST_NAMED])
-    others = len(fields) - _MOST_NAMED
+    named = ", ".join(fields[:_MAX_NAMED])
+    others = len(fields) - _MAX_NAMED
     text = f"the API server does not keep {named}{f' and {others} more' if others > 0 else ''}"
     text = f"{text} as written"
     if not gates:

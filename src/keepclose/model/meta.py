@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Frozen(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
+class ApiStruct(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", gc=False):
     """Base of all API structs: immutable, camel-cased on the wire, absent fields omitted.
 
     NB: the garbage collector does not track them. Immutable structs form no cycles, and a large
@@ -32,7 +32,7 @@ class NamespacedName(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-def find_near_names(name: str, candidates: Iterable[NamespacedName]) -> list[str]:
+def find_similar_names(name: str, candidates: Iterable[NamespacedName]) -> list[str]:
     """Return up to three objects with a similar name, the closest first.
 
     An object of the same name in another namespace is the most likely match.
@@ -42,7 +42,7 @@ def find_near_names(name: str, candidates: Iterable[NamespacedName]) -> list[str
     return [str(key) for close_name in close for key in keys if key.name == close_name][:3]
 
 
-class OwnerReference(Frozen, frozen=True):
+class OwnerReference(ApiStruct, frozen=True):
     """A reference from an object to its owner."""
 
     api_version: str = ""
@@ -53,7 +53,7 @@ class OwnerReference(Frozen, frozen=True):
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(Frozen, frozen=True):
+class ObjectMeta(ApiStruct, frozen=True):
     """Name, labels and bookkeeping of an object; timestamps stay RFC 3339 strings."""
 
     name: str = ""
@@ -87,7 +87,7 @@ def controller_reference(kind: str, meta: ObjectMeta) -> OwnerReference:
     )
 
 
-class ObjectReference(Frozen, frozen=True):
+class ObjectReference(ApiStruct, frozen=True):
     """A reference to another object, such as the pod of an endpoint."""
 
     kind: str = ""
@@ -99,7 +99,7 @@ class ObjectReference(Frozen, frozen=True):
     field_path: str = ""
 
 
-class Condition(Frozen, frozen=True):
+class Condition(ApiStruct, frozen=True):
     """The standard status condition, keyed by type."""
 
     type: str

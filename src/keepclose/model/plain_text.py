@@ -13,9 +13,9 @@ import unicodedata
 from collections.abc import Callable
 from typing import Final
 
-MOST_CHARACTERS: Final = 4096
+MAX_CHARACTERS: Final = 4096
 """How much of one line is shown; the rest of a longer line is counted."""
-MOST_MARKS: Final = 4
+MAX_MARKS: Final = 4
 """How many combining marks one character may have: no script needs more, and a hundred of them
 paint over the lines above and below."""
 
@@ -26,7 +26,7 @@ _MARK_CATEGORIES: Final = ("Mn", "Me")
 _NOT_ASCII: Final = re.compile(r"[^\x20-\x7e]+")
 
 
-def make_plain(text: str, *, most: int = MOST_CHARACTERS) -> str:
+def make_plain(text: str, *, most: int = MAX_CHARACTERS) -> str:
     """Return a text as one line in which every character is visible, cut if too long."""
     rest = len(text) - most
     if rest > 0:
@@ -58,7 +58,7 @@ def _replace_hidden(text: str, replace: Callable[[str], str]) -> str:
     marks = 0
     for char in text:
         marks = marks + 1 if unicodedata.category(char) in _MARK_CATEGORIES else 0
-        shown.append(replace(char) if is_hidden(char) or marks > MOST_MARKS else char)
+        shown.append(replace(char) if is_hidden(char) or marks > MAX_MARKS else char)
     return "".join(shown)
 
 

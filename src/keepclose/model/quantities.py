@@ -52,7 +52,7 @@ def millis(value: str | float) -> int | None:
     return _read_millis.__wrapped__(text) if len(text) <= QUANTITY_CHARACTERS_MAX else None
 
 
-def quantity_causes(field: str, value: str | float) -> list[FieldError]:
+def quantity_errors(field: str, value: str | float) -> list[FieldError]:
     """Return the error if the value is not a quantity."""
     return [] if millis(value) is not None else [invalid(field, value, MUST_BE_QUANTITY)]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from keepclose.model.addresses import MUST_BE_IP, family_of
 from keepclose.model.field_errors import FieldError, duplicate, invalid, not_supported, required
-from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta
+from keepclose.model.meta import ApiStruct, NamespacedName, ObjectMeta
 from keepclose.model.metadata_validation import (
     dns1123_label,
     dns1123_subdomain,
@@ -22,7 +22,7 @@ from keepclose.model.metadata_validation import (
     port_number,
     validate_metadata,
 )
-from keepclose.model.quantities import millis, quantity_causes
+from keepclose.model.quantities import millis, quantity_errors
 from keepclose.model.well_known import EXCLUDED_NODE_LABELS, REGION_LABEL, ZONE_LABEL
 
 NOT_NEGATIVE: Final = "must be greater than or equal to 0"
@@ -30,7 +30,7 @@ ONE_PER_FAMILY: Final = "may specify no more than one IP for each IP family"
 _PROTOCOLS: Final = ("SCTP", "TCP", "UDP")
 
 
-class StatusCondition(Frozen, frozen=True):
+class StatusCondition(ApiStruct, frozen=True):
     """A condition of a node or a pod."""
 
     type: str = ""
@@ -38,14 +38,14 @@ class StatusCondition(Frozen, frozen=True):
     last_transition_time: str | None = None
 
 
-class NodeAddress(Frozen, frozen=True):
+class NodeAddress(ApiStruct, frozen=True):
     """An address of a node."""
 
     type: str = ""
     address: str = ""
 
 
-class Taint(Frozen, frozen=True):
+class Taint(ApiStruct, frozen=True):
     """A taint, which repels pods from a node."""
 
     key: str = ""
@@ -53,7 +53,7 @@ class Taint(Frozen, frozen=True):
     effect: str = ""
 
 
-class NodeSpec(Frozen, frozen=True):
+class NodeSpec(ApiStruct, frozen=True):
     """The pod CIDRs of a node, and its taints."""
 
     pod_cidr: str = msgspec.field(default="", name="podCIDR")
@@ -62,7 +62,7 @@ class NodeSpec(Frozen, frozen=True):
     unschedulable: bool = False
 
 
-class NodeStatus(Frozen, frozen=True):
+class NodeStatus(ApiStruct, frozen=True):
     """The reported status of a node; quantities stay as written, see `quantities`."""
 
     allocatable: dict[str, str | int | float] = {}
@@ -70,7 +70,7 @@ class NodeStatus(Frozen, frozen=True):
     addresses: tuple[NodeAddress, ...] = ()
 
 
-class Node(Frozen, frozen=True, omit_defaults=False):
+class Node(ApiStruct, frozen=True, omit_defaults=False):
     """A machine that runs pods."""
 
     api_version: str = "v1"
@@ -108,7 +108,7 @@ class Node(Frozen, frozen=True, omit_defaults=False):
         return any(label in self.metadata.labels for label in EXCLUDED_NODE_LABELS)
 
 
-class ContainerPort(Frozen, frozen=True):
+class ContainerPort(ApiStruct, frozen=True):
     """A named port of a container."""
 
     name: str = ""
@@ -116,7 +116,7 @@ class ContainerPort(Frozen, frozen=True):
     protocol: str = "TCP"
 
 
-class Container(Frozen, frozen=True):
+class Container(ApiStruct, frozen=True):
     """A container of a pod."""
 
     name: str = ""
@@ -124,7 +124,7 @@ class Container(Frozen, frozen=True):
     restart_policy: str | None = None
 
 
-class PodSpec(Frozen, frozen=True):
+class PodSpec(ApiStruct, frozen=True):
     """The node, hostname and containers of a pod."""
 
     node_name: str = ""
@@ -134,13 +134,13 @@ class PodSpec(Frozen, frozen=True):
     init_containers: tuple[Container, ...] = ()
 
 
-class PodIP(Frozen, frozen=True):
+class PodIP(ApiStruct, frozen=True):
     """An address of a pod."""
 
     ip: str = ""
 
 
-class PodStatus(Frozen, frozen=True):
+class PodStatus(ApiStruct, frozen=True):
     """Phase, addresses and readiness of a pod."""
 
     phase: str = ""
@@ -149,7 +149,7 @@ class PodStatus(Frozen, frozen=True):
     conditions: tuple[StatusCondition, ...] = ()
 
 
-class Pod(Frozen, frozen=True, omit_defaults=False):
+class Pod(ApiStruct, frozen=True, omit_defaults=False):
     """A pod."""
 
     api_version: str = "v1"
@@ -184,7 +184,7 @@ def validate_node(node: Node) -> list[FieldError]:
     )
     for resource, amount in sorted(node.status.allocatable.items()):
         field = f"status.allocatable.{resource}"
-        errors += quantity_causes(field, amount)
+        errors += quantity_errors(field, amount)
         if (millis(amount) or 0) < 0:
             errors.append(invalid(field, amount, NOT_NEGATIVE))
     return errors

@@ -22,7 +22,7 @@ from keepclose.kube.requests import CONFIG_MAPS
 from keepclose.kube.transport.retries import Backoff
 from keepclose.model.acknowledgements import (
     ACKNOWLEDGEMENT_NAMESPACE,
-    MOST_EXCEPTIONS,
+    MAX_EXCEPTIONS,
     OUTDATED_KEYS,
     NodeAcknowledgement,
     acknowledgement_name,
@@ -129,7 +129,7 @@ class Acknowledger:
     async def _write(self, acknowledgement: NodeAcknowledgement) -> None:
         body = msgspec.to_builtins(render_acknowledgement(acknowledgement, owner=self._owner()))
         size = sum(map(len, body["data"].values()))
-        if size > _MAX_BYTES or len(acknowledgement.exceptions) > MOST_EXCEPTIONS:
+        if size > _MAX_BYTES or len(acknowledgement.exceptions) > MAX_EXCEPTIONS:
             _log.warning(
                 "acknowledgement left empty: it has too many exceptions",
                 services=len(acknowledgement.exceptions),

@@ -15,7 +15,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, SERVICES, Kind
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta
+from keepclose.model.meta import ApiStruct, NamespacedName, ObjectMeta
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import HEADLESS_LABEL, PROXY_NAME_LABEL
 from keepclose.model.workload import Node
@@ -23,13 +23,13 @@ from keepclose.model.workload import Node
 _SERVICE: Final = "service"
 
 
-class ServiceCidrSpec(Frozen, frozen=True):
+class ServiceCidrSpec(ApiStruct, frozen=True):
     """The spec of a ServiceCIDR: ranges of cluster IPs."""
 
     cidrs: tuple[str, ...] = ()
 
 
-class ServiceCidr(Frozen, frozen=True, omit_defaults=False):
+class ServiceCidr(ApiStruct, frozen=True, omit_defaults=False):
     """A ServiceCIDR: ranges from which the API server allocates cluster IPs."""
 
     api_version: str = "networking.k8s.io/v1"

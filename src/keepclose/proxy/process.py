@@ -26,8 +26,8 @@ from keepclose.proxy.conntrack.stale_flows import ConntrackSettings, SysctlError
 from keepclose.proxy.health import HealthServer
 from keepclose.proxy.nft.requirements import COUNTED_POOLS, POOLS, find_missing
 from keepclose.proxy.nft.select_writer import (
-    CannotProgramError,
     DryRunWriter,
+    NftablesUnavailableError,
     WriterName,
     WriterSettings,
     choose_writer,
@@ -61,7 +61,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Surroundings(NamedTuple):
+class ProxyHostSettings(NamedTuple):
     """What a proxy uses of the host.
 
     The writer of rules, the addresses of its pages, and the settings of connection tracking; None
@@ -82,7 +82,7 @@ def run_proxy(
     settings: ProxySettings,
     connection: ConnectionSettings,
     *,
-    surroundings: Surroundings,
+    host_settings: ProxyHostSettings,
     on_ready: Callable[[str], None] = _ignore,
 ) -> None:
     """Run a proxy until SIGTERM or SIGINT; `on_ready` gets a line with the addresses of its pages.
@@ -94,7 +94,7 @@ def run_proxy(
     work = serve_proxy(
         settings,
         connection,
-        surroundings=surroundings,
+        host_settings=host_settings,
         clock=SystemClock(),
         on_ready=on_ready,
         on_synced=_freeze_garbage_collector,
@@ -129,7 +129,7 @@ async def serve_proxy(
     settings: ProxySettings,
     connection: ConnectionSettings,
     *,
-    surroundings: Surroundings,
+    host_settings: ProxyHostSettings,
     clock: Clock,
     on_ready: Callable[[str], None] = _ignore,
     on_synced: Callable[[], None] | None = None,
@@ -138,13 +138,13 @@ async def serve_proxy(
     """Run a proxy until cancelled; it calls `on_synced` once all rules are written."""
     async with AsyncExitStack() as stack:
         if writer is None:
-            writer = await _select_writer(settings, surroundings.writer, clock)
+            writer = await _select_writer(settings, host_settings.writer, clock)
             stack.push_async_callback(writer.close)
             settings = await fit_settings(settings, writer)
         else:
             stack.push_async_callback(writer.close)
-        if surroundings.conntrack is not None:
-            tune_conntrack(surroundings.conntrack)
+        if host_settings.conntrack is not None:
+            tune_conntrack(host_settings.conntrack)
         client = await stack.enter_async_context(
             connect(connection, clock=clock, retries=_NO_RETRIES)
         )
@@ -157,7 +157,7 @@ async def serve_proxy(
         # page has its port, so a port in use ends the command before it writes anything.
         running = asyncio.create_task(proxy.run())
         stack.push_async_callback(_cancel, running)
-        if surroundings.pages is not None:
+        if host_settings.pages is not None:
             pages = ProxyPages(
                 settings,
                 metrics=proxy.metrics.page,
@@ -165,10 +165,10 @@ async def serve_proxy(
                 status=proxy.status,
             )
             stack.push_async_callback(pages.stop)
-            host = surroundings.pages.host
-            port = await pages.start(*surroundings.pages)
+            host = host_settings.pages.host
+            port = await pages.start(*host_settings.pages)
             ready.append(f"pages at http://{Address(host, port)}")
-        if surroundings.health is not None:
+        if host_settings.health is not None:
             server = HealthServer(
                 proxy.health,
                 node=lambda: proxy.own_node,
@@ -176,7 +176,7 @@ async def serve_proxy(
                 count=proxy.metrics.answered,
             )
             stack.push_async_callback(server.stop)
-            ready.append(await _serve_health(server, surroundings.health, stack))
+            ready.append(await _serve_health(server, host_settings.health, stack))
         on_ready(", ".join(ready))
         if on_synced is not None:
             stack.push_async_callback(
@@ -276,7 +276,7 @@ async def _show(
     clock = SystemClock()
     try:
         reader: NftWriter | None = await _select_writer(settings, name, clock)
-    except CannotProgramError:
+    except NftablesUnavailableError:
         reader = None
     if reader is not None:
         settings = await fit_settings(settings, reader)

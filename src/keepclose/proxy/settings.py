@@ -103,7 +103,7 @@ def proxy_settings_errors(settings: ProxySettings) -> list[str]:
     return errors
 
 
-def settings_warnings(settings: ProxySettings) -> list[str]:
+def proxy_settings_warnings(settings: ProxySettings) -> list[str]:
     """Return warnings about settings without effect; kube-proxy accepts these settings too."""
     if settings.detect_local is DetectLocalMode.CLUSTER_CIDR and not settings.cluster_cidrs:
         effect = "the proxy cannot distinguish traffic of pods from traffic from outside"

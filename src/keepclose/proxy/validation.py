@@ -13,13 +13,13 @@ from typing import Final
 
 import structlog
 
-from keepclose.model.addresses import IPV4, IPV6, cidr_causes, family_of
+from keepclose.model.addresses import IPV4, IPV6, cidr_errors, family_of
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.service_ports import RoutedPort
-from keepclose.ruleset.port_objects import LONGEST_AFFINITY_S
+from keepclose.ruleset.port_objects import MAX_AFFINITY_S
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})")
 _FAMILIES: Final = {IPV4: AF_INET, IPV6: AF_INET6}
@@ -70,13 +70,13 @@ def service_error(service: Service) -> str:
         if address.strip() and family_of(address) is None:
             return f"external IP {address!r}: not an IP address"
     for text in spec.load_balancer_source_ranges:
-        if cidr_causes("", text.strip(), strict=False):
+        if cidr_errors("", text.strip(), strict=False):
             return f"source range {text!r}: not a range of addresses"
     affinity = spec.session_affinity_config
     if affinity is not None and affinity.client_ip is not None:
         seconds = affinity.client_ip.timeout_seconds
-        if seconds is not None and not 0 < seconds <= LONGEST_AFFINITY_S:
-            return f"session affinity for {seconds} s: not from 1 to {LONGEST_AFFINITY_S}"
+        if seconds is not None and not 0 < seconds <= MAX_AFFINITY_S:
+            return f"session affinity for {seconds} s: not from 1 to {MAX_AFFINITY_S}"
     if service.needs_health_check and not spec.health_check_node_port:
         return "externalTrafficPolicy is Local, but there is no healthCheckNodePort"
     return ""

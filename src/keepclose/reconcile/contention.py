@@ -21,15 +21,15 @@ from keepclose.kube.requests import ENDPOINT_SLICES, Kind
 from keepclose.model.meta import NamespacedName
 from keepclose.model.metadata_validation import plain_line
 
-LONGEST_S: Final = 300.0
+MAX_S: Final = 300.0
 RESET_S: Final = 60.0
 ROUNDS: Final = 3
-LONGEST_CONTENTION_S: Final = 60.0
+MAX_CONTENTION_S: Final = 60.0
 """The longest delay of a pod's change while another controller writes."""
 _FIRST_S: Final = 1.0
 _WINDOW_S: Final = 30.0
 # API servers accept no longer name of a manager; it appears in logs, Events and conditions.
-_LONGEST_MANAGER: Final = 128
+_MAX_MANAGER: Final = 128
 _RAW_SLICES: Final[Kind[dict[str, Any]]] = Kind(
     ENDPOINT_SLICES.group,
     ENDPOINT_SLICES.version,
@@ -43,7 +43,7 @@ _RAW_SLICES: Final[Kind[dict[str, Any]]] = Kind(
 class ReapplyBackoff:
     """The backoff of each Service before its hints or slices are written again."""
 
-    def __init__(self, clock: Clock, *, longest_s: float = LONGEST_S) -> None:
+    def __init__(self, clock: Clock, *, longest_s: float = MAX_S) -> None:
         self._clock = clock
         self._longest_s = longest_s
         self._waits: dict[NamespacedName, tuple[float, float]] = {}
@@ -74,7 +74,7 @@ class Contention:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._backoff = ReapplyBackoff(clock, longest_s=LONGEST_CONTENTION_S)
+        self._backoff = ReapplyBackoff(clock, longest_s=MAX_CONTENTION_S)
         self._undone: set[NamespacedName] = set()
         self._written: set[NamespacedName] = set()
         self._rounds: dict[NamespacedName, deque[float]] = {}
@@ -143,7 +143,7 @@ async def find_writer(client: Client, slice_key: NamespacedName) -> str:
     entries = endpoint_slice.get("metadata", {}).get("managedFields") or ()
     ours = USER_AGENT.partition("/")[0]
     others = [
-        (str(entry.get("time", "")), plain_line(str(entry["manager"]), longest=_LONGEST_MANAGER))
+        (str(entry.get("time", "")), plain_line(str(entry["manager"]), longest=_MAX_MANAGER))
         for entry in entries
         if entry.get("manager") not in (None, ours)
     ]

@@ -29,7 +29,7 @@ from keepclose.slices.service_planner import ServicePlan
 
 _log = structlog.get_logger(__name__)
 # Sets of dropped fields that are logged once each.
-_MOST_LOGGED: Final = 100
+_MAX_LOGGED: Final = 100
 TryWrite = Callable[[EndpointSlice, EndpointSlice], Awaitable[EndpointSlice]]
 
 
@@ -64,7 +64,7 @@ class SliceGuard:
         self._requeue(self._retention.note(key, sent, stored))
         fields = self._retention.fields(key)
         if fields and fields not in self._logged:
-            if len(self._logged) >= _MOST_LOGGED:
+            if len(self._logged) >= _MAX_LOGGED:
                 # NB: a webhook that sets ever new labels would fill memory and the log.
                 self._logged.clear()
             self._logged.add(fields)

@@ -16,7 +16,7 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.service.types import Service
 from keepclose.routing.auto import disabled_event, enabled_event
-from keepclose.routing.reasons import WARNED_OF, Reason, TopologyEvent
+from keepclose.routing.reasons import WARNING_CODES, Reason, TopologyEvent
 from keepclose.routing.strategy import StrategyName
 from keepclose.slices.service_planner import ServicePlan
 
@@ -67,7 +67,7 @@ class RecordingEventPublisher:
 
     def _warn_of_reasons(self, service: Service, plan: ServicePlan) -> None:
         key = service.key
-        reasons = [reason for reason in plan.reasons if reason.code in WARNED_OF]
+        reasons = [reason for reason in plan.reasons if reason.code in WARNING_CODES]
         warned = self._warned.get(key, frozenset())
         for reason in reasons:
             if reason not in warned:

@@ -11,7 +11,7 @@ from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.contention import Contention
 from keepclose.runtime.workers import Result
-from keepclose.slices.mirroring import Mirrored
+from keepclose.slices.mirroring import MirrorPlan
 from keepclose.slices.service_planner import ServicePlan
 
 
@@ -21,7 +21,7 @@ class MirroringObserver(Protocol):
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
         """Record the end of a sync and its duration."""
 
-    def mirrored(self, key: NamespacedName, mirrored: Mirrored) -> None:
+    def mirrored(self, key: NamespacedName, mirrored: MirrorPlan) -> None:
         """Record the plan of a mirroring sync, before it is written."""
 
     def written(self, operation: str) -> None:
@@ -66,7 +66,7 @@ class NoOpMirroringObserver:
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
         """Do nothing."""
 
-    def mirrored(self, key: NamespacedName, mirrored: Mirrored) -> None:
+    def mirrored(self, key: NamespacedName, mirrored: MirrorPlan) -> None:
         """Do nothing."""
 
     def written(self, operation: str) -> None:

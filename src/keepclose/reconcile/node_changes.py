@@ -15,7 +15,7 @@ from keepclose.model.workload import Node
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.strategy import Strategy, StrategyName
 from keepclose.slices.hinting import may_overlay
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 _SHARE_STRATEGIES = frozenset(
     {
@@ -45,7 +45,7 @@ def node_change(old: Node | None, new: Node | None) -> NodeChange:
 
 
 def depends_on_shares(
-    strategy: Strategy, annotations: dict[str, str], *, settings: Settings
+    strategy: Strategy, annotations: dict[str, str], *, settings: PlannerSettings
 ) -> bool:
     """Return whether a plan may change with the nodes even where no pod of the Service runs."""
     if strategy.name in _SHARE_STRATEGIES:
@@ -62,17 +62,17 @@ class NodeFacts:
 
     def __init__(self, nodes: Cache[Node]) -> None:
         self._nodes = nodes
-        self._cluster: Cluster | None = None
+        self._cluster: ClusterNodes | None = None
 
     def invalidate(self) -> None:
         """Compute the cluster again on the next access."""
         self._cluster = None
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterNodes:
         """The present cluster; the same object until a relevant change."""
         if self._cluster is None:
-            self._cluster = Cluster.of(self._nodes.all())
+            self._cluster = ClusterNodes.of(self._nodes.all())
         return self._cluster
 
 

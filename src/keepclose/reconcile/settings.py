@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from keepclose.heuristics.process import defer_heuristics
 from keepclose.model.gates import Gate
 from keepclose.slices.mirroring import MAX_PER_SUBSET
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 
 CONTROLLER_COMPONENT: Final = "endpoint-slice-controller"
 MIRRORING_COMPONENT: Final = "endpoint-slice-mirroring-controller"
@@ -25,7 +25,7 @@ MIRRORING_QUEUE: Final = "endpoint_slice_mirroring"
 class ControllerSettings(msgspec.Struct, frozen=True):
     """The settings of a controller; times are in seconds."""
 
-    plan: Settings = Settings()
+    plan: PlannerSettings = PlannerSettings()
     workers: int = 5
     batch_s: float = 0.0
     """How long the change of a pod is batched with others before its Services are synced."""

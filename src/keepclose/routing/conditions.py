@@ -23,7 +23,7 @@ from keepclose.routing.honored_condition import (
     Obstacle,
     judge_honored,
 )
-from keepclose.routing.strategy import Strategy, StrategyName, Verdict
+from keepclose.routing.strategy import DistributionVerdict, Strategy, StrategyName
 
 ACCEPTED = "TrafficDistributionAccepted"
 PROGRAMMED = "TrafficDistributionProgrammed"
@@ -50,7 +50,7 @@ def service_conditions(
     "keepclose.dev/". `write_failed` and `heuristic_failed` describe a failure, "" for none.
     Honored appears only with acknowledgements, and only if hints are programmed.
     """
-    if strategy.distribution is Verdict.ABSENT:
+    if strategy.distribution is DistributionVerdict.ABSENT:
         return ()
     accepted = _accepted(strategy)
     programmed = _programmed(
@@ -130,9 +130,9 @@ def _own_types(prefix: str) -> frozenset[str]:
 
 def _accepted(strategy: Strategy) -> Condition:
     match strategy.distribution:
-        case Verdict.UNSUPPORTED:
+        case DistributionVerdict.UNSUPPORTED:
             reason, status = ConditionReason.UNSUPPORTED_VALUE, "False"
-        case Verdict.DISABLED:
+        case DistributionVerdict.DISABLED:
             reason, status = ConditionReason.FEATURE_DISABLED, "False"
         case _:
             reason, status = ConditionReason.ACCEPTED, "True"
@@ -154,7 +154,7 @@ def _programmed(
     def false(reason: ConditionReason, message: str) -> Condition:
         return Condition(type=PROGRAMMED, status="False", reason=reason, message=message)
 
-    if strategy.distribution is Verdict.OVERRIDDEN:
+    if strategy.distribution is DistributionVerdict.OVERRIDDEN:
         return false(
             ConditionReason.OVERRIDDEN_BY_ANNOTATION, f"{strategy.source} takes precedence"
         )

@@ -20,8 +20,8 @@ from keepclose.routing.reasons import Reason, ReasonCode
 Matrix = Mapping[str, Mapping[str, int]]
 """Number of endpoints, by the zone they are located in and the zone they serve."""
 
-LONGEST_MESSAGE: Final = 500
-MOST_REASONS: Final = 16
+MAX_MESSAGE: Final = 500
+MAX_REASONS: Final = 16
 
 
 class ZoneDemand(msgspec.Struct, frozen=True):
@@ -169,21 +169,21 @@ def _check_matrix(
 
 
 def _reasons_error(reasons: object) -> str:
-    if not isinstance(reasons, tuple) or len(reasons) > MOST_REASONS:
-        return f"the reasons of the answer are no tuple of at most {MOST_REASONS}"
+    if not isinstance(reasons, tuple) or len(reasons) > MAX_REASONS:
+        return f"the reasons of the answer are no tuple of at most {MAX_REASONS}"
     for reason in reasons:
         if not isinstance(reason, Reason):
             return f"a reason of the answer is {_kind(reason)}, expected a Reason"
         if not isinstance(reason.code, ReasonCode):
             return f"a reason of the answer has the unknown code {_show(reason.code)}"
         texts: tuple[object, ...] = (reason.message, reason.subject, reason.fix)
-        if not all(isinstance(text, str) and len(text) <= LONGEST_MESSAGE for text in texts):
-            return f"a reason of the answer is no text of at most {LONGEST_MESSAGE} characters"
+        if not all(isinstance(text, str) and len(text) <= MAX_MESSAGE for text in texts):
+            return f"a reason of the answer is no text of at most {MAX_MESSAGE} characters"
     return ""
 
 
 def _plain(text: str) -> str:
-    return plain_line(text, longest=LONGEST_MESSAGE)
+    return plain_line(text, longest=MAX_MESSAGE)
 
 
 def _plain_reason(reason: Reason) -> Reason:

@@ -41,11 +41,11 @@ __all__ = [
     "Allotment",
     "Heuristic",
     "HeuristicFailure",
+    "HeuristicRegistry",
     "HeuristicResult",
     "Matrix",
     "Postponed",
     "Refusal",
-    "Registry",
     "ZoneDemand",
     "apply_heuristic",
     "hint_by_matrix",
@@ -57,7 +57,7 @@ UNPLACED = ""
 """The group of endpoints that are in no group yet."""
 
 
-def assign(
+def assign_groups(
     target: Mapping[str, Mapping[str, int]],
     current: Mapping[str, Mapping[str, Collection[Id]]],
 ) -> dict[Id, str]:
@@ -107,7 +107,7 @@ class Heuristic(Protocol):
         ...
 
 
-Registry = Mapping[str, Heuristic]
+HeuristicRegistry = Mapping[str, Heuristic]
 
 
 class HeuristicResult(msgspec.Struct, frozen=True):
@@ -213,7 +213,7 @@ def hint_by_matrix(slices: SliceSet, matrix: Matrix, *, node_hints: bool = False
                 served = hints.for_zones[0].name if hints is not None and single else ""
                 row = current.setdefault(endpoint.zone or "", {})
                 row.setdefault(served, []).append((number, position))
-    changes = assign(matrix, current)
+    changes = assign_groups(matrix, current)
     moved: dict[int, dict[int, str]] = {}
     for (number, position), zone in changes.items():
         moved.setdefault(number, {})[position] = zone

@@ -33,7 +33,7 @@ from keepclose.routing.reasons import Reason, ReasonCode
 _node_hints = attrgetter("node_hints")
 _zone_hints = attrgetter("zone_hints")
 
-Followed = tuple[tuple[PortEndpoint, ...], Reason | None]
+FollowedHints = tuple[tuple[PortEndpoint, ...], Reason | None]
 """Endpoints hinted for the node, () if the level does not count, and the reason."""
 
 
@@ -147,7 +147,7 @@ def hints_for(zone: str, node: str) -> EndpointHints | None:
     )
 
 
-def follow_node_hints(ready: Sequence[PortEndpoint], node: NodeView) -> Followed:
+def follow_node_hints(ready: Sequence[PortEndpoint], node: NodeView) -> FollowedHints:
     """Return the endpoints hinted for this node, if node hints count."""
     # NB: this is the hot path; count() and index() over lists of hints run at the speed of C.
     hints: list[tuple[str, ...]] = list(map(_node_hints, ready))
@@ -170,7 +170,7 @@ def follow_node_hints(ready: Sequence[PortEndpoint], node: NodeView) -> Followed
     )
 
 
-def follow_zone_hints(ready: Sequence[PortEndpoint], node: NodeView) -> Followed:
+def follow_zone_hints(ready: Sequence[PortEndpoint], node: NodeView) -> FollowedHints:
     """Return the endpoints hinted for the zone of this node, if zone hints count."""
     hints: list[tuple[str, ...]] = list(map(_zone_hints, ready))
     missing = hints.count(())

@@ -25,7 +25,7 @@ from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 
 HONORED: Final = "TrafficDistributionHonored"
-MOST_NAMED: Final = 3
+MAX_NAMED_NODES: Final = 3
 _MAX_EXACT_COUNT: Final = 9
 _GATES: Final = {
     HintLevel.ZONES: Gate.SERVICE_TRAFFIC_DISTRIBUTION,

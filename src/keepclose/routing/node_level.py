@@ -55,7 +55,7 @@ class NodeLevelDecision(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...]
 
 
-def detect(
+def detect_node_level(
     *,
     nodes: Iterable[Node],
     endpoints: Sequence[EndpointOwner],
@@ -132,7 +132,7 @@ def node_overlay(
     refusal = _detection_refusal(opted_in=annotation == "Auto", mode=mode, explicit=explicit)
     if refusal is not None:
         return NodeLevelDecision(False, (), (*reasons, refusal))
-    detected = detect(
+    detected = detect_node_level(
         nodes=nodes, endpoints=endpoints, previously_on=previously_on, options=options
     )
     return msgspec.structs.replace(detected, reasons=(*reasons, *detected.reasons))

@@ -100,7 +100,7 @@ class ReasonCode(StrEnum):
     WEIGHTED = "Weighted"
 
 
-SEEN_IN_CHOICE: Final = frozenset(
+VISIBLE_IN_SELECTION: Final = frozenset(
     {
         ReasonCode.SAME_ZONE,
         ReasonCode.SAME_NODE,
@@ -113,7 +113,7 @@ SEEN_IN_CHOICE: Final = frozenset(
 )
 """Codes that a reader of the selected endpoints can see from the selection itself."""
 
-WARNED_OF: Final = frozenset(
+WARNING_CODES: Final = frozenset(
     {
         ReasonCode.HEURISTIC_FAILED,
         ReasonCode.START_THRESHOLD_INVALID,

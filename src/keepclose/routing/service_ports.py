@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.model.addresses import IPV4, IPV6, canonical, cidr_causes, family_of
+from keepclose.model.addresses import IPV4, IPV6, canonical, cidr_errors, family_of
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service, ServiceSpec
@@ -217,7 +217,7 @@ def _source_ranges(ranges: Iterable[str], family: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def _range_of_family(text: str, family: str) -> str:
     address, _, length = text.partition("/")
-    if family_of(address) != family or cidr_causes("", text, strict=False):
+    if family_of(address) != family or cidr_errors("", text, strict=False):
         return ""
     # NB: an IPv4-mapped range may be valid and still be longer than IPv4 allows.
     if family == IPV4 and int(length) > 32:

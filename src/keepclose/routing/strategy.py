@@ -31,7 +31,7 @@ from keepclose.model.well_known import (
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.subsets import Approach, Level, parse_annotation, parse_level
 
-FIELD = "spec.trafficDistribution"
+DISTRIBUTION_FIELD = "spec.trafficDistribution"
 CONTROLLER_DEFAULT = "controller default"
 
 
@@ -48,13 +48,13 @@ class StrategyName(StrEnum):
     CUSTOM = "Custom"
 
 
-HINTING: Final = frozenset(
+HINTING_STRATEGIES: Final = frozenset(
     {StrategyName.AUTO, StrategyName.SAME_ZONE, StrategyName.SAME_NODE, StrategyName.CUSTOM}
 )
 """The mechanisms that set hints on endpoints."""
 
 
-class Verdict(StrEnum):
+class DistributionVerdict(StrEnum):
     """The status of the trafficDistribution value of a Service."""
 
     ABSENT = "Absent"
@@ -71,7 +71,7 @@ class Strategy(msgspec.Struct, frozen=True):
     source: str
     value: str
     reasons: tuple[Reason, ...]
-    distribution: Verdict
+    distribution: DistributionVerdict
     approach: Approach = Approach.RANDOM
     level: Level = Level.ZONE
     """What subsetting divides by."""
@@ -113,7 +113,7 @@ def traffic_distribution(service: Service) -> tuple[str, str | None]:
     value = service.metadata.annotations.get(TRAFFIC_DISTRIBUTION_ANNOTATION)
     if value is not None:
         return annotation_path(TRAFFIC_DISTRIBUTION_ANNOTATION), value
-    return FIELD, service.spec.traffic_distribution
+    return DISTRIBUTION_FIELD, service.spec.traffic_distribution
 
 
 def choose_strategy(
@@ -135,7 +135,7 @@ def choose_strategy(
     )
     path, value = traffic_distribution(service)
     if chosen is not None:
-        verdict = Verdict.ABSENT if value is None else Verdict.OVERRIDDEN
+        verdict = DistributionVerdict.ABSENT if value is None else DistributionVerdict.OVERRIDDEN
         if value is not None:
             reasons.append(
                 Reason(
@@ -162,7 +162,7 @@ def choose_strategy(
 
 
 def _chosen(name: StrategyName, source: str, value: str) -> Strategy:
-    return Strategy(name, source, value, (), Verdict.ABSENT)
+    return Strategy(name, source, value, (), DistributionVerdict.ABSENT)
 
 
 def _by_topology_keys(
@@ -283,13 +283,13 @@ def _by_distribution(
     gates: FeatureGates,
     heuristics: Container[str],
     reasons: list[Reason],
-) -> tuple[StrategyName | None, Verdict]:
+) -> tuple[StrategyName | None, DistributionVerdict]:
     path, value = traffic_distribution(service)
     if value is None:
-        return None, Verdict.ABSENT
+        return None, DistributionVerdict.ABSENT
     if not gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION):
         reasons.append(_gate_off(f"{path}: {value}", Gate.SERVICE_TRAFFIC_DISTRIBUTION))
-        return None, Verdict.DISABLED
+        return None, DistributionVerdict.DISABLED
     name: StrategyName | None = None
     gate: Gate | None = None
     if value == PREFER_CLOSE:
@@ -303,7 +303,7 @@ def _by_distribution(
         gate = Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS
     if gate is not None and not gates.on(gate):
         reasons.append(_gate_off(f"{path}: {value}", gate))
-        return None, Verdict.DISABLED
+        return None, DistributionVerdict.DISABLED
     if name is None:
         cause = "no heuristic of that name is registered" if "/" in value else "it is unknown"
         reasons.append(
@@ -313,9 +313,9 @@ def _by_distribution(
                 subject=f"Service {service.key}",
             )
         )
-        return None, Verdict.UNSUPPORTED
+        return None, DistributionVerdict.UNSUPPORTED
     reasons.append(Reason(ReasonCode.TRAFFIC_DISTRIBUTION_GOVERNS, f"{path}: {value} governs"))
-    return name, Verdict.GOVERNS
+    return name, DistributionVerdict.GOVERNS
 
 
 def _gate_off(setting: str, gate: Gate) -> Reason:

@@ -31,8 +31,8 @@ from keepclose.routing.reasons import Reason, ReasonCode
 
 DEFAULT_OVERLOAD_THRESHOLD = 0.5
 DEFAULT_START_PER_ZONE = 3
-LEAST_LIMIT = 1e-6
-MOST_LIMIT = 1e6
+MIN_LIMIT = 1e-6
+MAX_LIMIT = 1e6
 _REGION = "region/"
 _is_decimal = re.compile(r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
 _UNKNOWN = ""
@@ -169,7 +169,7 @@ def read_limits(
         STARTING_THRESHOLD_ANNOTATION,
         ReasonCode.START_THRESHOLD_INVALID,
         default_start if default_start > 0 else DEFAULT_START_PER_ZONE,
-        least=LEAST_LIMIT,
+        least=MIN_LIMIT,
     )
     return msgspec.structs.replace(
         options,
@@ -179,7 +179,7 @@ def read_limits(
             OVERLOAD_THRESHOLD_ANNOTATION,
             ReasonCode.OVERLOAD_THRESHOLD_INVALID,
             options.overload_threshold,
-            least=LEAST_LIMIT,
+            least=MIN_LIMIT,
         ),
     ), tuple(reasons)
 
@@ -190,7 +190,7 @@ def parse_limit(text: str) -> float:
     if not _is_decimal(text):
         return -1.0
     number = float(text)
-    return number if number <= MOST_LIMIT else -1.0
+    return number if number <= MAX_LIMIT else -1.0
 
 
 def overloads(shares: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, float]:

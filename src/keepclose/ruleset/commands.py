@@ -15,7 +15,7 @@ import msgspec
 from keepclose.ruleset.names import quote_comment
 from keepclose.ruleset.tables import Chain, Counter, Element, Map, Rule, Set
 
-MOST_COMMANDS: Final = 2_000
+MAX_COMMANDS: Final = 2_000
 """The approximate number of commands in one transaction; nft needs a few kilobytes for each."""
 FEW_ELEMENTS: Final = 100
 """How many elements may share a transaction with other commands; more are faster separately."""
@@ -234,7 +234,7 @@ def add_chain(chain: Chain) -> list[Command]:
 
 
 def split_commands(
-    commands: Sequence[Command], most: int = MOST_COMMANDS
+    commands: Sequence[Command], most: int = MAX_COMMANDS
 ) -> Iterator[tuple[Command, ...]]:
     """Yield the commands in parts that the kernel may apply one after the other.
 

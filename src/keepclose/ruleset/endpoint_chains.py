@@ -45,7 +45,7 @@ from keepclose.ruleset.statements import (
 )
 from keepclose.ruleset.tables import Chain, Counted, Counter, Rule, Set, make_rule
 
-MOST_NUMBERS: Final = 1_000_000
+MAX_NUMBERS: Final = 1_000_000
 """The most numbers to draw an endpoint from; weights with a greater sum are scaled down."""
 
 
@@ -169,7 +169,7 @@ def distinct_endpoints(endpoints: Sequence[PortEndpoint], family: str) -> list[P
 def split_by_weight(weights: Sequence[int]) -> list[int]:
     """Return how many numbers each weight gets: at least one, and as few as possible.
 
-    Equal weights get one number each. Large weights are scaled down to about `MOST_NUMBERS` numbers
+    Equal weights get one number each. Large weights are scaled down to about `MAX_NUMBERS` numbers
     in all.
     """
     divisor = gcd(*weights)
@@ -178,6 +178,6 @@ def split_by_weight(weights: Sequence[int]) -> list[int]:
     total = sum(weights) // divisor
     if total == len(weights):
         return [1] * len(weights)
-    if total > MOST_NUMBERS:
-        return [max(1, weight // divisor * MOST_NUMBERS // total) for weight in weights]
+    if total > MAX_NUMBERS:
+        return [max(1, weight // divisor * MAX_NUMBERS // total) for weight in weights]
     return [max(1, weight // divisor) for weight in weights]

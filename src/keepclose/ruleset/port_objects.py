@@ -81,7 +81,7 @@ from keepclose.ruleset.tables import (
 )
 
 TRANSPORTS: Final = frozenset({"tcp", "udp", "sctp"})
-LONGEST_AFFINITY_S: Final = 86400
+MAX_AFFINITY_S: Final = 86400
 """The longest timeout of session affinity that an API server accepts."""
 _REFUSALS: Final[dict[PacketVerdict, ChainVerdict | None]] = {
     PacketVerdict.NONE: None,
@@ -247,7 +247,7 @@ def _affinity_seconds(port: RoutedPort) -> int:
     # NB: nft rejects the rules of all Services if one timeout is out of range.
     if port.session_affinity != "ClientIP":
         return 0
-    return min(max(0, port.affinity_seconds), LONGEST_AFFINITY_S)
+    return min(max(0, port.affinity_seconds), MAX_AFFINITY_S)
 
 
 def _target_chain(

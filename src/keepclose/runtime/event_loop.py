@@ -24,7 +24,7 @@ from keepclose.kube.clock import Clock
 GC_THRESHOLD: Final = 20_000
 IDLE_POLL_S: Final = 1.0
 # A queue that never empties must not disable the collector forever.
-_MOST_IDLE_POLLS: Final = 600
+_MAX_IDLE_POLLS: Final = 600
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -57,7 +57,7 @@ async def tune_garbage_collection(
     gc.disable()
     try:
         await is_ready.wait()
-        for _ in range(_MOST_IDLE_POLLS):
+        for _ in range(_MAX_IDLE_POLLS):
             if is_idle():
                 break
             await clock.sleep(IDLE_POLL_S)

@@ -37,7 +37,7 @@ def add_health_pages(app: web.Application, *, is_ready: Callable[[], bool]) -> N
     app.router.add_get("/readyz", show_readiness)
 
 
-class Listening(NamedTuple):
+class ListenAddress(NamedTuple):
     """The address of the pages of a controller; port 0 takes any free port."""
 
     host: str

@@ -35,13 +35,13 @@ from keepclose.routing.hint_facts import with_hints
 from keepclose.simulate.mechanisms import EventKind, Mechanism, Scenario, ScenarioStep, play
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import plan_service
-from keepclose.slices.settings import Cluster
+from keepclose.slices.settings import ClusterNodes
 
 ANY_ZONE: Final = ""
 """The served zone of an endpoint that no hint and no label restricts."""
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
-_LONGEST_BASE: Final = 58
+_MAX_BASE: Final = 58
 
 Serving = dict[str, tuple[str, str]]
 """By pod: the zone of its endpoint, and the zone that it serves."""
@@ -155,7 +155,7 @@ def measure_churn(mechanism: Mechanism, steps: Sequence[ScenarioStep], *, scenar
         for key in step.removed:
             del pods[key]
         pods.update((pod.key, pod) for pod in step.added)
-        cluster = Cluster.of(step.nodes)
+        cluster = ClusterNodes.of(step.nodes)
         seen = slices if mechanism.remembers else list(map(_without_hints, slices))
         plan = plan_service(
             mechanism.service,
@@ -298,7 +298,7 @@ def _updated(old: EndpointSlice, new: EndpointSlice) -> EndpointSlice:
 
 def _free_name(prefix: str, taken: Mapping[str, EndpointSlice]) -> str:
     number = len(taken)
-    while (name := prefix[:_LONGEST_BASE] + _suffix(number)) in taken:
+    while (name := prefix[:_MAX_BASE] + _suffix(number)) in taken:
         number += 1
     return name
 

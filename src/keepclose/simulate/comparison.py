@@ -17,7 +17,7 @@ import msgspec
 
 from keepclose.simulate.algorithms import Algorithm
 from keepclose.simulate.compiling import compile_function
-from keepclose.simulate.datasets import Block, DataSet, GivenRows, load_numpy
+from keepclose.simulate.datasets import Block, DataSet, InMemoryRows, load_numpy
 from keepclose.simulate.engine import BLOCK_ROWS, RowResults, simulate_rows
 from keepclose.simulate.row_loops import COLUMNS, TOTAL
 from keepclose.simulate.summary import Weights
@@ -285,7 +285,7 @@ def _show_examples(
 ) -> tuple[Example, ...]:
     block = dataset.pick(rows)
     zones = len(dataset.zones)
-    examples = GivenRows(dataset.zones, block.nodes, block.endpoints)
+    examples = InMemoryRows(dataset.zones, block.nodes, block.endpoints)
     figures: list[list[tuple[float, ...]]] = []
     for algorithm in algorithms:
         results = [

@@ -80,7 +80,7 @@ def load_numpy(what: str) -> Any:
     return importlib.import_module("numpy")
 
 
-class GivenRows(DataSet):
+class InMemoryRows(DataSet):
     """Rows in memory, as flat sequences in the order of the zones' names."""
 
     def __init__(

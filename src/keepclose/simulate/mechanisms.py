@@ -43,7 +43,7 @@ from keepclose.model.workload import (
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.heuristics import Heuristic, Matrix, Refusal, ZoneDemand
 from keepclose.routing.subsets import Approach, SubsetMode, SubsetOptions, decide_subsets
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 
 _GATES: Final = FeatureGates().with_gates(
     Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS
@@ -265,7 +265,7 @@ class Mechanism(msgspec.Struct, frozen=True):
     name: str
     about: str
     service: Service
-    settings: Settings = Settings(gates=_GATES)
+    settings: PlannerSettings = PlannerSettings(gates=_GATES)
     remembers: bool = True
     """Whether a step sees the hints of the step before."""
 
@@ -311,8 +311,8 @@ def _subsetting_service() -> Service:
     return _make_service(annotations={SUBSETTING_ANNOTATION: Approach.PREFER.value})
 
 
-def _hinted(heuristic: Heuristic) -> tuple[Service, Settings]:
-    settings = Settings(gates=_GATES, heuristics={_CUSTOM: heuristic})
+def _hinted(heuristic: Heuristic) -> tuple[Service, PlannerSettings]:
+    settings = PlannerSettings(gates=_GATES, heuristics={_CUSTOM: heuristic})
     return _make_service(traffic_distribution=_CUSTOM), settings
 
 
@@ -367,7 +367,7 @@ def _make_service(
 
 
 def _list_mechanisms() -> tuple[Mechanism, ...]:
-    no_padding = Settings(gates=_GATES, subsets=SubsetOptions(padding=0))
+    no_padding = PlannerSettings(gates=_GATES, subsets=SubsetOptions(padding=0))
     return (
         Mechanism("none", "no mechanism: every client uses every endpoint", _make_service()),
         Mechanism(

@@ -27,7 +27,7 @@ from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Pod
 from keepclose.routing.auto import allocate_proportionally
 from keepclose.routing.heuristic_answers import HeuristicAnswer, HeuristicFailure, ZoneDemand
-from keepclose.routing.heuristics import apply_heuristic, assign
+from keepclose.routing.heuristics import apply_heuristic, assign_groups
 from keepclose.routing.hint_facts import FactsOf
 from keepclose.routing.hints import SliceSet, hint_own, own_hint_reasons, remove_hints
 from keepclose.routing.node_level import (
@@ -38,9 +38,9 @@ from keepclose.routing.node_level import (
 )
 from keepclose.routing.reasons import Reason, ReasonCode, TopologyEvent
 from keepclose.routing.strategy import (
+    DistributionVerdict,
     Strategy,
     StrategyName,
-    Verdict,
     annotation_path,
     topology_annotation,
 )
@@ -53,7 +53,7 @@ from keepclose.routing.subsets import (
     decide_subsets,
 )
 from keepclose.slices.placement import Placement
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 DETECTION = "detection"
 _Members = dict[str, dict[str, set[NamespacedName]]]
@@ -97,8 +97,8 @@ def decide_overlay(
     service: Service,
     strategy: Strategy,
     *,
-    cluster: Cluster,
-    settings: Settings,
+    cluster: ClusterNodes,
+    settings: PlannerSettings,
     endpoints: Callable[[], Sequence[EndpointOwner]],
     previously_on: Callable[[], bool],
 ) -> NodeLevelDecision | None:
@@ -110,7 +110,7 @@ def decide_overlay(
     """
     if not may_overlay(strategy, settings):
         return None
-    has_distribution = strategy.distribution is not Verdict.ABSENT
+    has_distribution = strategy.distribution is not DistributionVerdict.ABSENT
     return node_overlay(
         annotation=service.metadata.annotations.get(NODE_TOPOLOGY_ANNOTATION),
         mode=settings.node_level_mode,
@@ -122,7 +122,7 @@ def decide_overlay(
     )
 
 
-def lay_over(strategy: Strategy, overlay: NodeLevelDecision | None) -> Strategy:
+def apply_overlay(strategy: Strategy, overlay: NodeLevelDecision | None) -> Strategy:
     """Return the governing strategy: node-level topology if it is on and nothing else governs."""
     if overlay is None or not overlay.on or strategy.name is not StrategyName.NONE:
         return strategy
@@ -198,7 +198,7 @@ class SubsetGroups:
         for pod_key in self._moved:
             # A move of the last plan counts only after it was observed in a slice.
             self._placement.regroup(pod_key, self._by_pod.get(pod_key, ("", ""))[1])
-        changes = assign(decision.target, self._ready)
+        changes = assign_groups(decision.target, self._ready)
         for pod_key, group in changes.items():
             self._placement.regroup(pod_key, group)
         self._moved = set(changes)
@@ -240,8 +240,8 @@ def hint_slices(
     strategy: Strategy,
     slices: SliceSet,
     *,
-    cluster: Cluster,
-    settings: Settings,
+    cluster: ClusterNodes,
+    settings: PlannerSettings,
     address_type: str,
     node_hints: bool,
     populated: bool,
@@ -295,7 +295,7 @@ def hint_slices(
             return Hinting(remove_hints(slices, facts=facts))
 
 
-def may_overlay(strategy: Strategy, settings: Settings) -> bool:
+def may_overlay(strategy: Strategy, settings: PlannerSettings) -> bool:
     """Return whether node hints may overlay the mechanism."""
     return settings.gates.on(Gate.NODE_LEVEL_TOPOLOGY) and strategy.name not in (
         StrategyName.TOPOLOGY_KEYS,

@@ -132,7 +132,7 @@ class MirrorEvent(msgspec.Struct, frozen=True):
     message: str
 
 
-class Mirrored(msgspec.Struct, frozen=True):
+class MirrorPlan(msgspec.Struct, frozen=True):
     """The writes that mirror an Endpoints object, all address types together.
 
     `skipped` counts addresses that were invalid or beyond the limit, `updated` endpoints that
@@ -174,13 +174,13 @@ def should_mirror(endpoints: Endpoints) -> bool:
     )
 
 
-def mirror(
+def plan_mirroring(
     endpoints: Endpoints | None,
     service: Service | None,
     *,
     existing: Iterable[EndpointSlice],
     max_per_subset: int = MAX_PER_SUBSET,
-) -> Mirrored:
+) -> MirrorPlan:
     """Return the writes that make the existing mirrored slices match the Endpoints object.
 
     All of them are deleted if the object or the Service is gone, or the Service has a selector.
@@ -192,10 +192,10 @@ def mirror(
         or service.spec.selector is not None
         or not should_mirror(endpoints)
     ):
-        return Mirrored(SlicePlan(delete=tuple(slices)), is_mirroring=False)
+        return MirrorPlan(SlicePlan(delete=tuple(slices)), is_mirroring=False)
     collected = _collect(endpoints, max_per_subset)
     plan, updated = _plan(endpoints, collected.bundles, slices)
-    return Mirrored(plan, _events(collected, max_per_subset), collected.skipped, updated)
+    return MirrorPlan(plan, _events(collected, max_per_subset), collected.skipped, updated)
 
 
 def _collect(endpoints: Endpoints, limit: int) -> _Collected:

@@ -31,13 +31,13 @@ from keepclose.slices.hinting import (
     EndpointOwners,
     Hinting,
     SubsetGroups,
+    apply_overlay,
     decide_overlay,
     hint_slices,
-    lay_over,
 )
 from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement, locate_by_zone
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.slices.slice_metadata import address_types, slices_of_other_types
 
 _SPARE_FACTS = 4
@@ -82,7 +82,7 @@ class ServicePlan(msgspec.Struct, frozen=True):
 class _Family:
     """The placement and groups of one address type, with facts cached per slice."""
 
-    def __init__(self, service: Service, address_type: str, settings: Settings) -> None:
+    def __init__(self, service: Service, address_type: str, settings: PlannerSettings) -> None:
         self.address_type = address_type
         self.builder = EndpointBuilder(service, address_type)
         self.placement = Placement(service, address_type, managed_by=settings.managed_by)
@@ -107,7 +107,9 @@ class _Family:
 class ServicePlanner:
     """Planner of one Service: its pods and slices, and the plan that follows from them."""
 
-    def __init__(self, service: Service, *, cluster: Cluster, settings: Settings) -> None:
+    def __init__(
+        self, service: Service, *, cluster: ClusterNodes, settings: PlannerSettings
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._pods: dict[NamespacedName, Pod] = {}
@@ -126,7 +128,7 @@ class ServicePlanner:
         for endpoint_slice in self._observed.values():
             self._pass_slice_on(endpoint_slice)
 
-    def set_cluster(self, cluster: Cluster) -> None:
+    def set_cluster(self, cluster: ClusterNodes) -> None:
         """Set the current nodes; only pods on nodes whose zone or region changed are updated."""
         old = self._cluster.nodes
         self._cluster = cluster
@@ -204,7 +206,7 @@ class ServicePlanner:
             heuristics=settings.heuristics,
         )
         overlay = self._overlay(strategy)
-        strategy = lay_over(strategy, overlay)
+        strategy = apply_overlay(strategy, overlay)
         reasons: dict[Reason, None] = dict.fromkeys(() if overlay is None else overlay.reasons)
         plans: dict[str, SlicePlan] = {}
         events: list[TopologyEvent] = []
@@ -369,8 +371,8 @@ def plan_service(
     *,
     pods: Iterable[Pod],
     slices: Iterable[EndpointSlice] = (),
-    cluster: Cluster,
-    settings: Settings,
+    cluster: ClusterNodes,
+    settings: PlannerSettings,
     trigger_time: str = "",
     answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
 ) -> ServicePlan:

@@ -12,7 +12,7 @@ import msgspec
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.model.workload import Node
-from keepclose.routing.heuristics import Registry
+from keepclose.routing.heuristics import HeuristicRegistry
 from keepclose.routing.node_level import NodeLevelMode, NodeLevelOptions
 from keepclose.routing.subsets import SubsetOptions
 from keepclose.routing.traffic_shares import (
@@ -24,7 +24,7 @@ from keepclose.routing.traffic_shares import (
 )
 
 
-class Cluster(msgspec.Struct, frozen=True):
+class ClusterNodes(msgspec.Struct, frozen=True):
     """The nodes by name, and the traffic shares of their zones and regions."""
 
     nodes: dict[str, Node]
@@ -34,7 +34,7 @@ class Cluster(msgspec.Struct, frozen=True):
     """The shares by region, for Services that are divided by regions."""
 
     @classmethod
-    def of(cls, nodes: Iterable[Node]) -> Cluster:
+    def of(cls, nodes: Iterable[Node]) -> ClusterNodes:
         """Return the cluster of these nodes; there may be none."""
         listed = tuple(nodes)
         return cls(
@@ -45,7 +45,7 @@ class Cluster(msgspec.Struct, frozen=True):
         )
 
 
-class Settings(msgspec.Struct, frozen=True):
+class PlannerSettings(msgspec.Struct, frozen=True):
     """Settings of the controller; the defaults are those of Kubernetes."""
 
     gates: FeatureGates = FeatureGates()
@@ -54,5 +54,5 @@ class Settings(msgspec.Struct, frozen=True):
     subsets: SubsetOptions = SubsetOptions()
     node_level_mode: NodeLevelMode = NodeLevelMode.MANUAL
     node_level: NodeLevelOptions = NodeLevelOptions()
-    heuristics: Registry = {}
+    heuristics: HeuristicRegistry = {}
     condition_prefix: str = ""

@@ -121,7 +121,7 @@ class TriggerTimeTracker:
         self._states.pop(service, None)
 
     def _advance(self, service: Service, moments: dict[str, int], gone: Iterable[str]) -> str:
-        created = instant(service.metadata.creation_timestamp)
+        created = parse_timestamp(service.metadata.creation_timestamp)
         state = self._states.get(service.key)
         if state is None:
             self._states[service.key] = _TriggerState(created, moments)
@@ -147,7 +147,7 @@ class _TriggerState:
 
 
 @lru_cache(maxsize=1 << 14)
-def instant(text: str | None) -> int | None:
+def parse_timestamp(text: str | None) -> int | None:
     """Return an RFC 3339 time as nanoseconds since 1970; None for an absent or unreadable one."""
     if not text:
         return None
@@ -176,5 +176,5 @@ def format_instant(moment: int | None) -> str:
 def _transition(pod: Pod) -> int | None:
     for condition in pod.status.conditions:
         if condition.type == "Ready":
-            return instant(condition.last_transition_time)
+            return parse_timestamp(condition.last_transition_time)
     return None

@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Final
 
-MOST_SETTINGS_BYTES: Final = 8 << 20
+MAX_SETTINGS_BYTES: Final = 8 << 20
 """The largest file of settings, such as a kubeconfig with certificates."""
-MOST_MANIFEST_BYTES: Final = 16 << 20
+MAX_MANIFEST_BYTES: Final = 16 << 20
 """The largest manifest of a lab, which has 200 nodes at most; as YAML it is parsed in seconds."""
-_MOST_BYTES: Final = 1 << 30
+_MAX_BYTES: Final = 1 << 30
 """The largest input: a dump of a cluster of 5,000 nodes has a tenth of it; parsed, it needs many
 times its size in memory."""
 _PIPE_WAIT_S: Final = 0.5
@@ -48,7 +48,7 @@ class InputError(OSError):
 
 
 def read_input(
-    path: str | os.PathLike[str], *, most: int = _MOST_BYTES, takes_pipes: bool = True
+    path: str | os.PathLike[str], *, most: int = _MAX_BYTES, takes_pipes: bool = True
 ) -> bytes:
     """Return the content of a file that the user named or a directory contains; raise InputError.
 
@@ -77,7 +77,7 @@ def open_source(path: str) -> Path | bytes:
     return Path(path) if is_file else read_input(path)
 
 
-def read_standard_input(*, most: int = _MOST_BYTES) -> bytes:
+def read_standard_input(*, most: int = _MAX_BYTES) -> bytes:
     """Return all of standard input; raise InputError when it is closed or a terminal."""
     fix = "pipe the text into the command, or name a file"
     # NB: None when the parent process closed it.

@@ -112,7 +112,7 @@ async def open_listening_sockets(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-async def begin(
+async def start_protocol(
     accepted: socket.socket,
     protocol: asyncio.Protocol,
     context: ssl.SSLContext | None,

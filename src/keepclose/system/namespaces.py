@@ -114,7 +114,9 @@ class NetworkNamespace:
             self.fd = -1
 
 
-def make_namespace(name: str, values: Mapping[str, int | str] | None = None) -> NetworkNamespace:
+def create_network_namespace(
+    name: str, values: Mapping[str, int | str] | None = None
+) -> NetworkNamespace:
     """Create a namespace with its loopback interface up and these settings; raise NetworkError."""
 
     def make() -> int:

@@ -27,7 +27,7 @@ _SUDO_USER: Final = "SUDO_UID"
 _ROOT: Final = 0
 
 
-def make_private_directory(path: Path) -> None:
+def create_private_directory(path: Path) -> None:
     """Create the directory and its parents; only the owner can read it."""
     PrivateDirectory.open(path, make=True).close()
 

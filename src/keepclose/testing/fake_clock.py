@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-_MOST_TURNS: Final = 20_000
+_MAX_TURNS: Final = 20_000
 
 
 class FakeClock:
@@ -87,7 +87,7 @@ class FakeClock:
         # NB: no public call tells whether other callbacks are ready; while this one runs, those
         # that are stand here. Loops in C have no such list, so tests need asyncio's own.
         ready = getattr(asyncio.get_running_loop(), "_ready")  # noqa: B009
-        for _ in range(_MOST_TURNS):
+        for _ in range(_MAX_TURNS):
             await asyncio.sleep(0)
             if not ready:
                 return

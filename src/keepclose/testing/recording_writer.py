@@ -9,7 +9,7 @@ from collections import deque
 from typing import Final
 
 from keepclose.proxy.nft.writer import (
-    ElementsOf,
+    ContainerKind,
     NftError,
     NftFailure,
     NftFamily,
@@ -29,7 +29,7 @@ class RecordingWriter:
         self.closed = False
         self._failures: deque[NftError | None] = deque()
         self._tables: dict[tuple[NftFamily, str], bytes] = {}
-        self._elements: dict[tuple[ElementsOf, NftFamily, str, str], bytes] = {}
+        self._elements: dict[tuple[ContainerKind, NftFamily, str, str], bytes] = {}
 
     def fail_next(self, *failures: NftError | None) -> None:
         """Fail the next transactions with these; None lets one through."""
@@ -40,7 +40,7 @@ class RecordingWriter:
         self._tables[family, table] = listing
 
     def hold_elements(
-        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str, listing: bytes
+        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str, listing: bytes
     ) -> None:
         """List this for a set or map from now on."""
         self._elements[kind, family, table, name] = listing
@@ -73,7 +73,7 @@ class RecordingWriter:
         return listing
 
     async def list_elements(
-        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
+        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return what is held."""
         listing = self._elements.get((kind, family, table, name))

@@ -24,7 +24,7 @@ from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hint_facts import SliceFacts
 from keepclose.routing.node_level import EndpointOwner
 from keepclose.slices.changes import is_managed_by
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.webhook.rehinting import carry_hints, rehint
 from keepclose.webhook.scope import decide_scope
 
@@ -43,12 +43,12 @@ class ClusterView(Protocol):
     """The state of the cluster in memory; no method sends a request."""
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> PlannerSettings:
         """The settings by which hints are decided."""
         ...
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterNodes:
         """The nodes."""
         ...
 

@@ -26,7 +26,7 @@ from keepclose.kube.leader_election import LeaderElector, LeadershipLost
 from keepclose.kube.transport.retries import Retries
 from keepclose.reconcile.settings import ControllerSettings, defer_answers
 from keepclose.runtime.event_loop import until_signal
-from keepclose.runtime.pages import Listening, Pages
+from keepclose.runtime.pages import ListenAddress, Pages
 from keepclose.webhook.hint_keeper import HintKeeper
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.registration import CHECK_S, Registration
@@ -201,7 +201,7 @@ def run_webhook(
     connection: ConnectionSettings,
     *,
     leader_elect: bool,
-    listening: Listening | None = None,
+    listening: ListenAddress | None = None,
     on_ready: Callable[[str], None],
 ) -> None:
     """Run a webhook until SIGTERM or SIGINT; call `on_ready` once with its address.
@@ -227,7 +227,7 @@ async def serve_webhook(
     *,
     leader_elect: bool,
     clock: Clock,
-    listening: Listening | None = None,
+    listening: ListenAddress | None = None,
     on_ready: Callable[[str], None],
 ) -> None:
     """Run a webhook until cancelled."""

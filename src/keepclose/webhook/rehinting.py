@@ -20,8 +20,8 @@ from keepclose.routing.hints import SliceSet
 from keepclose.routing.node_level import EndpointOwner
 from keepclose.routing.reasons import Reason
 from keepclose.routing.strategy import Strategy
-from keepclose.slices.hinting import decide_overlay, hint_slices, lay_over
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.hinting import apply_overlay, decide_overlay, hint_slices
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 OwnersOf = Callable[[Sequence[EndpointSlice]], Sequence[EndpointOwner]]
 """From slices to node and owner of their ready endpoints, each pair once."""
@@ -48,8 +48,8 @@ def rehint(
     strategy: Strategy,
     slices: Iterable[EndpointSlice],
     *,
-    cluster: Cluster,
-    settings: Settings,
+    cluster: ClusterNodes,
+    settings: PlannerSettings,
     owners: OwnersOf,
     facts: FactsOf = slice_facts,
     address_type: str = "",
@@ -69,7 +69,7 @@ def rehint(
         endpoints=lambda: owners(present),
         previously_on=lambda: any(facts(endpoint_slice).node_hinted for endpoint_slice in present),
     )
-    strategy = lay_over(strategy, overlay)
+    strategy = apply_overlay(strategy, overlay)
     reasons: dict[Reason, None] = dict.fromkeys(() if overlay is None else overlay.reasons)
     families: dict[str, list[EndpointSlice]] = {}
     for endpoint_slice in present:

@@ -43,7 +43,7 @@ from keepclose.routing.strategy import (
     choose_strategy,
     topology_annotation,
 )
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 _OUR_ANNOTATIONS: Final = frozenset(
     {TRAFFIC_DISTRIBUTION_ANNOTATION, NODE_TOPOLOGY_ANNOTATION, SUBSETTING_ANNOTATION}
@@ -71,7 +71,7 @@ class HintScope(msgspec.Struct, frozen=True):
     obstacle: str = ""
 
 
-def decide_scope(service: Service, settings: Settings) -> HintScope:
+def decide_scope(service: Service, settings: PlannerSettings) -> HintScope:
     """Return the scope of a Service; one without a selector is never in scope."""
     strategy = choose_strategy(service, gates=settings.gates, heuristics=settings.heuristics)
     if service.spec.type == "ExternalName" or service.spec.selector is None:
@@ -121,7 +121,7 @@ def _find_obstacle(strategy: Strategy) -> str:
 class HintView:
     """The caches of a webhook; the `ClusterView` of `admission.answer_admission`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PlannerSettings) -> None:
         self.settings = settings
         self.caches = Caches()
         self._nodes = NodeFacts(self.caches.nodes)
@@ -143,7 +143,7 @@ class HintView:
         return tuple(reflectors)
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterNodes:
         """The nodes; the same object until a relevant change."""
         return self._nodes.cluster
 

@@ -22,7 +22,7 @@ from keepclose.webhook.serving_certificates import ServingPair, load_pair
 from keepclose.webhook.settings import WEBHOOK_PATH
 
 # A slice holds up to a thousand endpoints, and a review has its old and its new version.
-_MOST_BYTES: Final = 16 * 1024 * 1024
+_MAX_BYTES: Final = 16 * 1024 * 1024
 _JSON: Final = "application/json"
 _log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class Webhook:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port; raise OSError when the address is not available."""
-        app = web.Application(client_max_size=_MOST_BYTES)
+        app = web.Application(client_max_size=_MAX_BYTES)
         app.router.add_post(WEBHOOK_PATH, self._review)
         add_health_pages(app, is_ready=self._is_ready)
         self._runner = web.AppRunner(

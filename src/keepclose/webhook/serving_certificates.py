@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from keepclose.kube.client import Client
 from keepclose.kube.errors import AlreadyExists, ConfigError, Conflict, NotFound
 from keepclose.kube.requests import SECRETS
-from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
+from keepclose.system.files import MAX_SETTINGS_BYTES, read_input
 
 SECRET: Final = "keepclose-webhook-tls"  # noqa: S105 - the name of one
 LIFETIME: Final = timedelta(days=3652)
@@ -53,7 +53,7 @@ def read_pair(certificate: str, key: str, ca: str) -> ServingPair:
 
 def _read_file(name: str) -> bytes:
     try:
-        return read_input(name, most=MOST_SETTINGS_BYTES)
+        return read_input(name, most=MAX_SETTINGS_BYTES)
     except OSError as error:
         raise ConfigError(f"the webhook's certificate: {name}: {error}") from error
 

@@ -52,7 +52,7 @@ class WebhookSettings(msgspec.Struct, frozen=True):
         return (urlsplit(self.url).hostname or "localhost",)
 
 
-def webhook_flaws(settings: WebhookSettings) -> list[str]:
+def webhook_settings_errors(settings: WebhookSettings) -> list[str]:
     """Return the validation errors, each with the option that sets the value."""
     errors: list[str] = []
     is_generated = not settings.certificate_file

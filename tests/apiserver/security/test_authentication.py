@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.auth.credentials import authenticate
-from keepclose.apiserver.auth.users import ANONYMOUS, RequestUser, known_user
+from keepclose.apiserver.auth.users import ANONYMOUS, RequestUser, authenticated_user
 from keepclose.apiserver.status_errors import StatusError
 
 VIEWER = RequestUser("keepclose:viewer", ("keepclose:viewers", "system:authenticated"))
@@ -67,10 +67,12 @@ def test_a_wrong_token_is_refused() -> None:
                 ("organizationName", "ops"),
                 ("commonName", "jane"),
             ),
-            known_user("jane", "system:masters", "ops"),
+            authenticated_user("jane", "system:masters", "ops"),
             id="name and groups",
         ),
-        pytest.param(certificate(("commonName", "joe")), known_user("joe"), id="name alone"),
+        pytest.param(
+            certificate(("commonName", "joe")), authenticated_user("joe"), id="name alone"
+        ),
         pytest.param(certificate(("organizationName", "ops")), ANONYMOUS, id="no name"),
         pytest.param(certificate(("commonName", "")), ANONYMOUS, id="empty name"),
         pytest.param({}, ANONYMOUS, id="nothing verified"),
@@ -83,5 +85,5 @@ def test_certificates_name_users(peer: dict[str, Any], want_user: RequestUser) -
 
 def test_a_certificate_wins_over_a_token() -> None:
     """Who shows both is whom the certificate names, however wrong the token."""
-    assert who("Bearer wrong", certificate(("commonName", "joe"))) == known_user("joe")
+    assert who("Bearer wrong", certificate(("commonName", "joe"))) == authenticated_user("joe")
     assert who(f"Bearer {GOOD}", certificate(("organizationName", "ops"))) == VIEWER

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from keepclose.apiserver.auth.certificates import CertificateAuthority, InvalidHostError
-from keepclose.apiserver.auth.credentials import certified_user
-from keepclose.apiserver.auth.users import RequestUser, known_user
+from keepclose.apiserver.auth.credentials import certificate_user
+from keepclose.apiserver.auth.users import RequestUser, authenticated_user
 from keepclose.system.private_files import BrokenFileError
 
 NOW = datetime(2027, 1, 15, 8, tzinfo=UTC).timestamp()
@@ -242,8 +242,8 @@ async def test_another_name_is_not_served(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("groups", "want_user"),
     [
-        pytest.param([], known_user("joe"), id="no groups"),
-        pytest.param(["a", "b"], known_user("joe", "a", "b"), id="two groups"),
+        pytest.param([], authenticated_user("joe"), id="no groups"),
+        pytest.param(["a", "b"], authenticated_user("joe", "a", "b"), id="two groups"),
     ],
 )
 async def test_a_client_certificate_names_its_user(
@@ -253,7 +253,7 @@ async def test_a_client_certificate_names_its_user(
     authority = current_authority(tmp_path)
     client = with_certificate(tmp_path, authority, authority, groups)
     peer = await shake_hands(authority, client, "localhost")
-    assert certified_user(peer or {}) == want_user
+    assert certificate_user(peer or {}) == want_user
 
 
 async def test_a_client_certificate_of_another_ca_is_refused(tmp_path: Path) -> None:

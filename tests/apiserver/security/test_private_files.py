@@ -9,7 +9,7 @@ import pytest
 from keepclose.system.private_files import (
     BrokenFileError,
     create_private,
-    make_private_directory,
+    create_private_directory,
     read_private,
     write_private,
 )
@@ -23,7 +23,7 @@ def mode(path: Path) -> int:
 def test_what_is_written_is_for_the_owner_alone(tmp_path: Path) -> None:
     """Directory and file are private, also where an open file was before, and nothing is left."""
     path = tmp_path / "deep" / "secrets" / "key"
-    make_private_directory(path.parent)
+    create_private_directory(path.parent)
     path.write_bytes(b"old")
     path.chmod(0o644)
     write_private(path, b"new")

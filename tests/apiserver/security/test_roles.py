@@ -10,14 +10,14 @@ from keepclose.apiserver.auth.authorization import (
     RequestAction,
     RoleRule,
     allowed,
+    deny,
     list_rules,
-    why_refused,
 )
 from keepclose.apiserver.auth.users import (
     ANONYMOUS,
     RequestUser,
     UserRole,
-    known_user,
+    authenticated_user,
     node_user,
     role_user,
 )
@@ -28,7 +28,7 @@ USERS: Final = {
     "viewer": role_user(UserRole.VIEWER),
     "lab": role_user(UserRole.LAB),
     "node": node_user("n1"),
-    "stranger": known_user("joe", "ops"),
+    "stranger": authenticated_user("joe", "ops"),
     "anonymous": ANONYMOUS,
 }
 DISCOVERY: Final = "discovery.k8s.io"
@@ -185,16 +185,19 @@ def test_a_node_writes_about_itself_alone(
 def test_a_group_without_a_node_name_gives_a_node_nothing() -> None:
     """Nodes need a name and the group; either alone is a stranger."""
     action = on("list", "services")
-    for user in (known_user("n1", "system:nodes"), known_user("system:node:n1", "ops")):
+    for user in (
+        authenticated_user("n1", "system:nodes"),
+        authenticated_user("system:node:n1", "ops"),
+    ):
         assert not allowed(user, action).allowed
 
 
 def test_groups_of_a_certificate_give_the_same_rights() -> None:
     """A client certificate with the group of a role has the rights of the role."""
     action = on("delete", "services", namespace="shop", name="web")
-    decision = allowed(known_user("jane", "system:masters"), action)
+    decision = allowed(authenticated_user("jane", "system:masters"), action)
     assert (decision.allowed, decision.reason) == (True, "administrators may do everything")
-    assert allowed(known_user("jane", "keepclose:viewers"), on("list", "pods")).allowed
+    assert allowed(authenticated_user("jane", "keepclose:viewers"), on("list", "pods")).allowed
 
 
 @pytest.mark.parametrize(
@@ -245,7 +248,7 @@ def test_a_refusal_reads_as_that_of_kubernetes(
     user: RequestUser, action: RequestAction, want_message: str, want_details: dict[str, str]
 ) -> None:
     """Recorded from kube-apiserver: who cannot do what, and where."""
-    failure = why_refused(user, action)
+    failure = deny(user, action)
     assert (failure.code, failure.reason) == (403, "Forbidden")
     assert (failure.message, failure.details) == (want_message, want_details)
 

@@ -11,7 +11,7 @@ import structlog
 
 from keepclose.apiserver.http import connection
 from keepclose.apiserver.http.server import HttpsServer
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Stream
+from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse, ResponseStream
 from keepclose.testing.api_server import PATIENCE
 
 
@@ -59,7 +59,7 @@ class Echo:
         self.seen: list[HttpRequest] = []
         self.stream = Numbers()
 
-    def __call__(self, request: HttpRequest) -> HttpAnswer | Stream:
+    def __call__(self, request: HttpRequest) -> HttpResponse | ResponseStream:
         """Answer."""
         self.seen.append(request)
         if request.path == "/stream":
@@ -67,8 +67,8 @@ class Echo:
         if request.path == "/broken":
             return Broken()
         if request.path == "/large":
-            return HttpAnswer(200, b"x" * 1_000_000)
-        return HttpAnswer(200, f"{request.method} {request.path}".encode(), b"text/plain")
+            return HttpResponse(200, b"x" * 1_000_000)
+        return HttpResponse(200, f"{request.method} {request.path}".encode(), b"text/plain")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.options import RequestTarget, parse_query, read_list_options
-from keepclose.apiserver.serving.reading import Listed, read_list, read_one
+from keepclose.apiserver.serving.reading import Listed, get_entry, read_list
 from keepclose.apiserver.status_errors import StatusError
 from keepclose.apiserver.storage.store import Store
 
@@ -154,7 +154,7 @@ def test_versions(store: Store) -> None:
 
 def test_one_object(store: Store) -> None:
     """A name finds its object, or a 404 that names it."""
-    assert read_one(store, RequestTarget(POD, "default", "a")).uid == "u-a"
+    assert get_entry(store, RequestTarget(POD, "default", "a")).uid == "u-a"
     with pytest.raises(StatusError) as caught:
-        read_one(store, RequestTarget(POD, "default", "x"))
+        get_entry(store, RequestTarget(POD, "default", "x"))
     assert caught.value.message == 'pods "x" not found'

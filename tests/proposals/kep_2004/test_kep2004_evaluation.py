@@ -13,7 +13,7 @@ from keepclose.simulate.datasets import (
     KEP2004_LARGE,
     KEP2004_SMALL,
     RANDOM_KINDS,
-    GivenRows,
+    InMemoryRows,
     open_dataset,
 )
 from keepclose.simulate.engine import run_simulation
@@ -33,7 +33,7 @@ def evaluate(
 ) -> SummaryFigures:
     """Return the figures of one input under other weights."""
     names = [f"zone-{number}" for number in range(len(nodes))]
-    rows = GivenRows(names, nodes, endpoints)
+    rows = InMemoryRows(names, nodes, endpoints)
     (summary,) = run_simulation(rows, [find_algorithm(algorithm)], weights=weights)
     assert summary.figures is not None
     return summary.figures

@@ -12,7 +12,7 @@ import pytest
 from keepclose.model.well_known import SUBSETTING_ANNOTATION
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.subsets import Approach, SubsetMode, SubsetOptions
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import serving
 from keepclose.testing.builders import node, pod
 from support.controllers import world
@@ -192,7 +192,7 @@ def test_kep2004_plan_endpoints_are_reachable(value: str) -> None:
     """
     asked = web("web", 10, annotations={SUBSETTING_ANNOTATION: value})
     nodes = [node(one.name, one.zone) for one in PLAN]
-    planned = PlannedService(asked, nodes, Settings(gates=SUBSETTING))
+    planned = PlannedService(asked, nodes, PlannerSettings(gates=SUBSETTING))
     with tabled(PLAN, gates=SUBSETTING) as bed:
         for one in bed.bed.nodes:
             for place in one.pods:

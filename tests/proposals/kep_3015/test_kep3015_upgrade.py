@@ -14,7 +14,7 @@ import pytest
 from keepclose.kube.requests import PODS, SERVICES
 from keepclose.model.gates import DEFAULT_GATES, Gate, parse_gates
 from keepclose.routing.service_ports import routed_ports
-from keepclose.routing.strategy import Verdict
+from keepclose.routing.strategy import DistributionVerdict
 from keepclose.testing.api_server import serving
 from support.controllers import World, world
 from support.live.sights import hints, quick
@@ -61,7 +61,7 @@ def test_downgrade_treats_values_as_absent(value: str) -> None:
     """On downgrade the controller treats the unrecognized value as if there were none."""
     plan = SCENE.plan(asking(value), gates=OFF)
     assert plan.slices == SCENE.plan(asking(None), gates=OFF).slices
-    assert plan.strategy.distribution is not Verdict.GOVERNS
+    assert plan.strategy.distribution is not DistributionVerdict.GOVERNS
 
 
 @pytest.mark.parametrize("value", NEW_VALUES)

@@ -12,7 +12,7 @@ import pytest
 from keepclose.model.service.types import ServicePort
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.selection import DROPPED
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.builders import node, pod
 from support.nettopology import NodePlan
 from support.packets.tabledbeds import tabled
@@ -115,7 +115,9 @@ def test_kep3015_draft2_story_dns_goes_to_the_local_pod() -> None:
     """User Story: DNS requests of pods always go to the DNS pod of their node, over real UDP."""
     plan = (NodePlan("n1", "zone-a", 2), NodePlan("n2", "zone-b", 2))
     dns = web("dns", 10, annotations=MANUAL)
-    planned = PlannedService(dns, [node(one.name, one.zone) for one in plan], Settings(gates=ON))
+    planned = PlannedService(
+        dns, [node(one.name, one.zone) for one in plan], PlannerSettings(gates=ON)
+    )
     with tabled(plan, gates=ON) as bed:
         for one in bed.bed.nodes:
             place = one.pods[0]

@@ -20,7 +20,7 @@ from keepclose.model.service.types import Service
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.ruleset.tracer import Packet
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import serving
 from keepclose.testing.builders import node, pod
 from support.controllers import World, world
@@ -90,7 +90,7 @@ def test_kep3015_draft2_unit_tests_rules_without_a_local_endpoint() -> None:
 def _planned_on(bed: TabledBed, asked: Service, pods: Sequence[str]) -> PlannedService:
     """Return the Service with the slices that the controller writes for these pods of a bed."""
     nodes = [node(one.name, one.zone) for one in bed.bed.nodes]
-    planned = PlannedService(asked, nodes, Settings(gates=ON))
+    planned = PlannedService(asked, nodes, PlannerSettings(gates=ON))
     for name in pods:
         place = bed.pod(name)
         made = pod(name, bed.node_of(name).name, ips=(place.address, place.address6))

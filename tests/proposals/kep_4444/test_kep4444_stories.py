@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from keepclose.cli.main import app
 from keepclose.model.gates import Gate
 from keepclose.routing.balanced import BALANCED
-from keepclose.routing.strategy import StrategyName, Verdict
+from keepclose.routing.strategy import DistributionVerdict, StrategyName
 from support.packets.webobjects import web
 from support.proposals.proposaldocs import DISTRIBUTION_PAGE, read_section, rows_of
 from support.proposals.proposalpackets import SERVERS, PacketScene, packet_scene
@@ -199,7 +199,7 @@ def test_risk_the_annotation_beats_the_field() -> None:
     """Risk: if both field and annotation are set, the annotation takes precedence."""
     strategy = Scene(THREE_ZONES, UNEVEN).plan(asking("PreferClose", mode="Auto")).strategy
     assert strategy.name is StrategyName.AUTO
-    assert strategy.distribution is Verdict.OVERRIDDEN
+    assert strategy.distribution is DistributionVerdict.OVERRIDDEN
 
 
 def test_mitigation_docs_have_the_migration_path() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from keepclose.lab.cluster.control import call_lab
 from keepclose.lab.network.privilege import why_no_packets
-from keepclose.system.namespaces import make_namespace
+from keepclose.system.namespaces import create_network_namespace
 
 SECONDS = 240
 SMALL = ("--zones", "2", "--nodes-per-zone", "1", "--port", "0")
@@ -111,7 +111,7 @@ class Watcher:
     """
 
     def __init__(self, places: dict[str, Any]) -> None:
-        self._namespace = make_namespace("watcher")
+        self._namespace = create_network_namespace("watcher")
         self.watched = len(places["fds"])
         for number, fd in enumerate(places["fds"].values()):
             far = f"netns /proc/{places['pid']}/fd/{fd}"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.connection import make_credentials
@@ -127,7 +127,7 @@ async def kubelets_of(
     nodes: tuple[str, ...] = NODES,
 ) -> AsyncIterator[KubeletBed]:
     """Run the kubelets of the nodes for the time of the block."""
-    settings = load_settings(api.server.settings.data_dir / "lab.kubeconfig", env={})
+    settings = load_connection_settings(api.server.settings.data_dir / "lab.kubeconfig", env={})
     credentials = make_credentials(settings, clock=CLOCK)
     wire = Wire(AioTransport(settings.server, credentials=credentials, clock=CLOCK))
     retries = Retries(max_elapsed=0.0)

@@ -12,7 +12,7 @@ from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import FOR_ZONE_LABEL
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from support.controllers import QUICK, World
 
 POST, PUT, DELETE = (f"{method} endpointslices" for method in ("POST", "PUT", "DELETE"))
@@ -22,7 +22,7 @@ RecordProperty = Callable[[str, object], None]
 
 def quick(gates: FeatureGates, **plan: Any) -> ControllerSettings:
     """Return settings with these gates, without delays."""
-    return msgspec.structs.replace(QUICK, plan=Settings(gates=gates, **plan))
+    return msgspec.structs.replace(QUICK, plan=PlannerSettings(gates=gates, **plan))
 
 
 def hint_of(endpoint: Endpoint) -> str:

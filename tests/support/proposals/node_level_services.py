@@ -16,7 +16,7 @@ from keepclose.model.well_known import (
     TOPOLOGY_HINTS_ANNOTATION,
 )
 from keepclose.routing.node_level import NodeLevelMode, NodeLevelOptions
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.builders import node, service
 from support.proposals.planned_services import PlannedService
 
@@ -65,7 +65,7 @@ def daemons(
     planned = PlannedService(
         service(annotations=annotations, **spec),
         [node(name, zone_of(name)) for name in nodes],
-        Settings(gates=gates, node_level_mode=mode, node_level=options),
+        PlannerSettings(gates=gates, node_level_mode=mode, node_level=options),
     )
     for name in on:
         planned.start(name, owner=owner or daemon_set())

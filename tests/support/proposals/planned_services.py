@@ -23,7 +23,7 @@ from keepclose.routing.selection import Selection, select
 from keepclose.routing.service_ports import routed_ports
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.service_planner import ServicePlan, plan_service
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.builders import node, pod
 
 Groups = dict[str, int]
@@ -46,7 +46,7 @@ class PlannedService:
         self,
         service: Service,
         nodes: Sequence[Node],
-        settings: Settings = Settings(),  # noqa: B008 - frozen
+        settings: PlannerSettings = PlannerSettings(),  # noqa: B008 - frozen
     ) -> None:
         self.service = service
         self.nodes = list(nodes)
@@ -95,7 +95,7 @@ class PlannedService:
             self.service,
             pods=self.pods.values(),
             slices=self.slices,
-            cluster=Cluster.of(self.nodes),
+            cluster=ClusterNodes.of(self.nodes),
             settings=self.settings,
         )
 

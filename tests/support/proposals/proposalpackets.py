@@ -13,7 +13,7 @@ from typing import Final
 from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
 from keepclose.slices.service_planner import plan_service
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.builders import node, pod
 from support.nettopology import NodePlan
 from support.packets.packetflows import CLUSTER, Flow, check
@@ -59,7 +59,7 @@ class PacketScene:
         ]
         nodes = [node(one.name, one.zone or None) for one in self.bed.bed.nodes]
         plan = plan_service(
-            wanted, pods=pods, cluster=Cluster.of(nodes), settings=Settings(gates=gates)
+            wanted, pods=pods, cluster=ClusterNodes.of(nodes), settings=PlannerSettings(gates=gates)
         )
         self.bed.write((wanted,), named(plan.slices))
 

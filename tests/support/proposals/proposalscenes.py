@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import DEFAULT_GATES, FeatureGates, Gate
 from keepclose.model.service.types import Service
-from keepclose.routing.heuristics import Registry
+from keepclose.routing.heuristics import HeuristicRegistry
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import Selection, select
 from keepclose.routing.service_ports import routed_ports
 from keepclose.slices.service_planner import ServicePlan, plan_service
-from keepclose.slices.settings import Cluster, Settings
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.builders import node, pod, service
 
 GATES: Final = DEFAULT_GATES
@@ -82,11 +82,11 @@ class Scene:
         gates: FeatureGates = GATES,
         slices: Iterable[EndpointSlice] = (),
         max_endpoints: int = 100,
-        heuristics: Registry | None = None,
+        heuristics: HeuristicRegistry | None = None,
         condition_prefix: str = "",
     ) -> ServicePlan:
         """Return what the controller plans for a Service over all pods."""
-        settings = Settings(
+        settings = PlannerSettings(
             gates=gates,
             max_endpoints=max_endpoints,
             heuristics=heuristics or {},
@@ -96,7 +96,7 @@ class Scene:
             wanted,
             pods=self.pods,
             slices=named(slices),
-            cluster=Cluster.of(self.nodes),
+            cluster=ClusterNodes.of(self.nodes),
             settings=settings,
         )
 

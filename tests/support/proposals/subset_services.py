@@ -10,7 +10,7 @@ from keepclose.model.well_known import SUBSETTING_ANNOTATION
 from keepclose.model.workload import Node
 from keepclose.routing.subsets import Approach as SubsetApproach
 from keepclose.routing.subsets import SubsetDecision, SubsetOptions, decide_subsets
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.builders import service
 from support.proposals.planned_services import PlannedService, nodes_in
 
@@ -39,7 +39,7 @@ def subsetted(
     planned = PlannedService(
         service(annotations=annotations),
         nodes_in(a=1, b=1, c=1) if nodes is None else nodes,
-        Settings(gates=gates, subsets=options),
+        PlannerSettings(gates=gates, subsets=options),
     )
     for letter, count in (counts or pods).items():
         planned.start(f"{letter}1", count)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
@@ -44,7 +44,7 @@ def serving(make: str, directory: Path) -> Iterator[Api]:
 
 def opened(kubeconfig: Path, *, retries: Retries | None = None) -> Client:
     """Return a client as every program of ours makes one; use it as a context."""
-    return connect(load_settings(kubeconfig), clock=CLOCK, retries=retries)
+    return connect(load_connection_settings(kubeconfig), clock=CLOCK, retries=retries)
 
 
 async def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 90.0) -> None:

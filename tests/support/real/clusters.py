@@ -11,7 +11,7 @@ from keepclose.advise.resolution import resolve_services
 from keepclose.kube.client import Client
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.slices.settings import Settings
+from keepclose.slices.settings import PlannerSettings
 from support.real.apis import pod
 
 ZONES = ("zone-a", "zone-b", "zone-c")
@@ -96,7 +96,7 @@ async def expected_places(client: Client, namespace: str, service: str) -> dict[
     pods = await client.list_all(PODS, namespace=namespace)
     one = await client.get(SERVICES, service, namespace=namespace)
     inventory = Inventory.of([*nodes.items, *pods.items, one])
-    (resolved,) = resolve_services(inventory, settings=Settings())
+    (resolved,) = resolve_services(inventory, settings=PlannerSettings())
     return places(list(resolved.slices))
 
 

@@ -17,7 +17,7 @@ from keepclose.apiserver.auth.users import (
     ANONYMOUS,
     RequestUser,
     UserRole,
-    known_user,
+    authenticated_user,
     node_user,
     role_user,
 )
@@ -28,7 +28,7 @@ JsonObject = dict[str, Any]
 IDENTITIES: Final[dict[str, RequestUser]] = {
     **{str(role): role_user(role) for role in UserRole},
     "node-n1": node_user("n1"),
-    "stranger": known_user("joe", "ops"),
+    "stranger": authenticated_user("joe", "ops"),
     "anonymous": ANONYMOUS,
 }
 THERE: Final = "there"

@@ -165,7 +165,7 @@ def allowed(
     return DENIED
 
 
-def may_create_some(user: RequestUser, action: RequestAction) -> bool:
+def may_create_unnamed(user: RequestUser, action: RequestAction) -> bool:
     """Return whether the user may create an object whose name is still in the undecoded body.
 
     Where the rule allows one name only, `allowed` decides as soon as the body is decoded.
@@ -176,7 +176,7 @@ def may_create_some(user: RequestUser, action: RequestAction) -> bool:
     return own is not None and "create" in own.verbs and own.namespace == action.namespace
 
 
-def why_refused(user: RequestUser, action: RequestAction) -> StatusError:
+def deny(user: RequestUser, action: RequestAction) -> StatusError:
     """Return the error for an action that the user may not do."""
     who = f"User {render_value(user.name)} cannot {action.verb}"
     if not action.resource:
@@ -315,7 +315,7 @@ class WriteRights(msgspec.Struct, frozen=True):
         """Raise StatusError unless the user may create the object."""
         creation = msgspec.structs.replace(self.action, verb="create")
         if not allowed(self.user, creation, new).allowed:
-            raise why_refused(self.user, creation)
+            raise deny(self.user, creation)
         self._check_own_node(new, None)
 
     def check_update(self, new: Json, old: Json) -> None:

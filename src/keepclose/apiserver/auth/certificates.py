@@ -34,7 +34,7 @@ from keepclose.apiserver.auth.users import NODE_PREFIX, UserRole, role_user
 from keepclose.model.metadata_validation import dns1123_subdomain
 from keepclose.system.private_files import (
     BrokenFileError,
-    make_private_directory,
+    create_private_directory,
     read_private,
     remove_private,
     write_private,
@@ -98,7 +98,7 @@ class CertificateAuthority:
         self.server_certificate_path = directory / "server.crt"
         self.server_key_path = directory / "server.key"
         self._advice = f"put the right one back, or remove {directory} to create all of them again"
-        make_private_directory(directory)
+        create_private_directory(directory)
         self._pair = self._read_pair("ca") or self._create_missing()
         self._check_authority()
         self._reject_future(self._pair.certificate)
@@ -382,6 +382,6 @@ def render_kubeconfig(*, server: str, ca: bytes | None, user: str, token: str) -
 
 def _write_if_changed(path: Path, text: str) -> None:
     content = text.encode()
-    make_private_directory(path.parent)
+    create_private_directory(path.parent)
     if read_private(path) != content:
         write_private(path, content)

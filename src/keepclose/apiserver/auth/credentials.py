@@ -30,14 +30,14 @@ from zlib import crc32
 
 import structlog
 
-from keepclose.apiserver.auth.authorization import RequestAction, allowed, why_refused
+from keepclose.apiserver.auth.authorization import RequestAction, allowed, deny
 from keepclose.apiserver.auth.users import (
     ANONYMOUS,
     AUTHENTICATED,
     UNAUTHENTICATED,
     RequestUser,
     UserRole,
-    known_user,
+    authenticated_user,
     node_user,
     role_user,
 )
@@ -48,7 +48,7 @@ from keepclose.system.private_files import (
     BrokenFileError,
     PrivateDirectory,
     create_private,
-    make_private_directory,
+    create_private_directory,
     read_private,
 )
 
@@ -96,7 +96,7 @@ class Tokens:
         self._read_at = -1
         self._recheck_seconds = recheck_seconds
         self._valid_until = 0.0
-        make_private_directory(directory)
+        create_private_directory(directory)
         is_first = not any(self._files())
         for role in UserRole:
             path = directory / role
@@ -223,7 +223,7 @@ def authenticate(
     The TLS layer must have verified the certificate against the CA of the server. The header is
     looked up as `Authorization`; pass a mapping that ignores case.
     """
-    user = certified_user(peer_certificate or {})
+    user = certificate_user(peer_certificate or {})
     if user is not None:
         return user
     token = bearer_token(headers.get("Authorization", ""))
@@ -232,7 +232,7 @@ def authenticate(
     return tokens.find(token) or unauthorized()
 
 
-def certified_user(certificate: PeerCertificate) -> RequestUser | None:
+def certificate_user(certificate: PeerCertificate) -> RequestUser | None:
     """Return the user that a verified certificate names, or None without a name."""
     names: list[str] = []
     groups: list[str] = []
@@ -243,7 +243,7 @@ def certified_user(certificate: PeerCertificate) -> RequestUser | None:
             elif attribute == "organizationName":
                 groups.append(value)
     # NB: of several names the last one counts, as in Go.
-    return known_user(names[-1], *groups) if names and names[-1] else None
+    return authenticated_user(names[-1], *groups) if names and names[-1] else None
 
 
 def bearer_token(authorization: str) -> str:
@@ -333,4 +333,4 @@ def impersonate(caller: RequestUser, target: Impersonation) -> RequestUser:
 
 def _check(caller: RequestUser, action: RequestAction) -> None:
     if not allowed(caller, action).allowed:
-        raise why_refused(caller, action)
+        raise deny(caller, action)

@@ -55,16 +55,16 @@ _GROUP_BY_ROLE: Final = {
 }
 
 
-def known_user(name: str, *groups: str) -> RequestUser:
+def authenticated_user(name: str, *groups: str) -> RequestUser:
     """Return an authenticated user."""
     return RequestUser(name, (*dict.fromkeys((*groups, AUTHENTICATED)),))
 
 
 def role_user(role: UserRole) -> RequestUser:
     """Return the user of a role."""
-    return known_user(f"keepclose:{role}", _GROUP_BY_ROLE[role])
+    return authenticated_user(f"keepclose:{role}", _GROUP_BY_ROLE[role])
 
 
 def node_user(node_name: str) -> RequestUser:
     """Return the user of a node."""
-    return known_user(NODE_PREFIX + node_name, _NODES)
+    return authenticated_user(NODE_PREFIX + node_name, _NODES)

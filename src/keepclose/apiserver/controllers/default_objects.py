@@ -35,7 +35,7 @@ from keepclose.model.addresses import (
     IPV4,
     IPV6,
     canonical,
-    endpoint_ip_causes,
+    endpoint_ip_errors,
     family_of,
     parse_lenient,
 )
@@ -84,7 +84,7 @@ def choose_advertised(advertise: str, *, host: str, family: str) -> str:
     an unusable advertise address.
     """
     if advertise:
-        if causes := endpoint_ip_causes("--advertise-address", advertise):
+        if causes := endpoint_ip_errors("--advertise-address", advertise):
             raise AdvertiseError(f"--advertise-address: {advertise!r} {causes[0].detail}")
         if family_of(advertise) != family:
             raise AdvertiseError(
@@ -96,7 +96,7 @@ def choose_advertised(advertise: str, *, host: str, family: str) -> str:
     if parsed is None:
         return ""
     address = _default_source(family) if parsed.address.is_unspecified else host
-    is_reachable = family_of(address) == family and not endpoint_ip_causes("host", address)
+    is_reachable = family_of(address) == family and not endpoint_ip_errors("host", address)
     return address if is_reachable else ""
 
 

@@ -58,7 +58,7 @@ class DeletePath(Protocol):
         ...
 
 
-class Collector:
+class GarbageCollector:
     """Deletes dependents without owners and the content of terminating namespaces."""
 
     def __init__(

@@ -48,7 +48,7 @@ class _GracePeriod(NamedTuple):
     seconds: float
 
 
-class EndPath(Protocol):
+class DeleteWithoutGrace(Protocol):
     """Deletes an object with a grace period of 0, if it still has the uid."""
 
     def __call__(self, store: str, namespace: str, name: str, *, uid: str) -> None:
@@ -56,13 +56,13 @@ class EndPath(Protocol):
         ...
 
 
-class Graces:
+class PodReaper:
     """The terminating pods in the order of their deadlines, and their deletion."""
 
     def __init__(
         self,
         store: Store,
-        delete: EndPath,
+        delete: DeleteWithoutGrace,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,

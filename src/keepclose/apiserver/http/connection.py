@@ -15,18 +15,18 @@ from typing import Final, Protocol, cast
 import structlog
 
 from keepclose.apiserver.http.connection_table import ConnectionTable, Transfer, Transfers
-from keepclose.apiserver.http.request_parser import RequestReader, plain_answer
-from keepclose.apiserver.serving.messages import (
+from keepclose.apiserver.http.request_parser import RequestReader, plain_response
+from keepclose.apiserver.serving.http_messages import (
     HasCredentials,
-    HttpAnswer,
     HttpRequest,
-    Pending,
+    HttpResponse,
+    PendingResponse,
     RequestHandler,
-    Stream,
+    ResponseStream,
     encode_head,
     encode_stream_head,
 )
-from keepclose.apiserver.serving.responses import answer_failure
+from keepclose.apiserver.serving.responses import respond_error
 from keepclose.apiserver.status_errors import too_many_connections, too_many_requests
 
 _log = structlog.get_logger(__name__)
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol):
         if len(self._waiting) == 1 and not self._is_busy():
             self._loop.call_soon(self._begin_turn)
 
-    def reject(self, answer: HttpAnswer) -> None:
+    def reject(self, answer: HttpResponse) -> None:
         """Answer a request that is not read any further, and close."""
         if self._closing:
             return
@@ -199,14 +199,14 @@ class Connection(asyncio.Protocol):
             self._credentials = credentials
             return False
         answer = self._handler(request)
-        if isinstance(answer, HttpAnswer):
+        if isinstance(answer, HttpResponse):
             self.reject(answer)
-        elif isinstance(answer, Pending):
+        elif isinstance(answer, PendingResponse):
             # Unauthenticated clients have used their share, so the request is not queued.
-            self.reject(answer_failure(too_many_requests()))
+            self.reject(respond_error(too_many_requests()))
         else:
             answer.close()
-            self.reject(plain_answer(400, b"400 Bad Request"))
+            self.reject(plain_response(400, b"400 Bad Request"))
         return True
 
     def send_continue(self) -> None:
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
             )
             if is_over:
                 self._server.table.count(_TIMED_OUT)
-                self.reject(plain_answer(408, b"the request was not complete in time"))
+                self.reject(plain_response(408, b"the request was not complete in time"))
             return is_over
         if self.idle_since is None or self._transport is None:
             return False
@@ -292,34 +292,38 @@ class Connection(asyncio.Protocol):
         self._answered_this_turn += 1
         self.idle_since = None
         answer = self._handler(request)
-        if isinstance(answer, Pending):
+        if isinstance(answer, PendingResponse):
             self._streaming = self._loop.create_task(self._serve_later(answer, request, keep=keep))
         else:
             self._respond(answer, request, keep=keep)
 
-    async def _serve_later(self, pending: Pending, request: HttpRequest, *, keep: bool) -> None:
+    async def _serve_later(
+        self, pending: PendingResponse, request: HttpRequest, *, keep: bool
+    ) -> None:
         try:
             answer = await pending.begin()
         finally:
             self._streaming = None
         if self._closing:
-            if not isinstance(answer, HttpAnswer):
+            if not isinstance(answer, HttpResponse):
                 answer.close()
             return
         self._respond(answer, request, keep=keep)
         self._continue()
 
-    def _respond(self, answer: HttpAnswer | Stream, request: HttpRequest, *, keep: bool) -> None:
+    def _respond(
+        self, answer: HttpResponse | ResponseStream, request: HttpRequest, *, keep: bool
+    ) -> None:
         if (
             self.user is None
             and request.caller
             and not self._server.table.authenticate(self, request.caller)
         ):
             keep = False
-            if not isinstance(answer, HttpAnswer):
+            if not isinstance(answer, HttpResponse):
                 answer.close()
-                answer = answer_failure(too_many_connections())
-        if isinstance(answer, HttpAnswer):
+                answer = respond_error(too_many_connections())
+        if isinstance(answer, HttpResponse):
             self._send(answer, keep=keep, head_only=request.method == "HEAD")
             return
         # NB: HTTP/1.0 has no chunks; the end of the connection ends the response.
@@ -330,7 +334,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _send(
-        self, answer: HttpAnswer, *, keep: bool, head_only: bool = False, linger: bool = False
+        self, answer: HttpResponse, *, keep: bool, head_only: bool = False, linger: bool = False
     ) -> None:
         head = encode_head(answer, keep=keep)
         body = b"" if head_only else answer.body
@@ -391,7 +395,7 @@ class Connection(asyncio.Protocol):
             self._closed_at = self.idle_since = self._loop.time()
             self._transport.close()
 
-    async def _stream(self, stream: Stream, *, keep: bool, chunked: bool) -> None:
+    async def _stream(self, stream: ResponseStream, *, keep: bool, chunked: bool) -> None:
         ended = False
         try:
             async for frame in stream.frames():

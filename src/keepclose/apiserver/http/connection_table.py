@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from keepclose.apiserver.serving.messages import (
+from keepclose.apiserver.serving.http_messages import (
     MAX_HELD_BYTES,
     MOST_HELD_BYTES,
     REST_SECONDS,
@@ -43,7 +43,7 @@ NO_DESCRIPTORS: Final = "no descriptors"
 _log = structlog.get_logger(__name__)
 
 
-class Tracked(Protocol):
+class TrackedConnection(Protocol):
     """A connection, as the table sees it."""
 
     address: str
@@ -65,10 +65,10 @@ class ConnectionTable:
         self.limits = limits
         self._clock = clock
         # NB: dictionaries rather than sets, to keep the order of arrival.
-        self._all: dict[Tracked, None] = {}
-        self._unauthenticated: dict[Tracked, None] = {}
-        self._by_address: dict[str, dict[Tracked, None]] = {}
-        self._by_user: dict[str, dict[Tracked, None]] = {}
+        self._all: dict[TrackedConnection, None] = {}
+        self._unauthenticated: dict[TrackedConnection, None] = {}
+        self._by_address: dict[str, dict[TrackedConnection, None]] = {}
+        self._by_user: dict[str, dict[TrackedConnection, None]] = {}
         # The number of dropped connections by reason.
         self.dropped: Counter[str] = Counter()
         self._logged: dict[str, tuple[float, int]] = {}
@@ -76,7 +76,7 @@ class ConnectionTable:
     def __len__(self) -> int:
         return len(self._all)
 
-    def __iter__(self) -> Iterator[Tracked]:
+    def __iter__(self) -> Iterator[TrackedConnection]:
         return iter(tuple(self._all))
 
     @property
@@ -97,13 +97,13 @@ class ConnectionTable:
         self.count(TOTAL_LIMIT)
         return False
 
-    def add(self, connection: Tracked) -> None:
+    def add(self, connection: TrackedConnection) -> None:
         """Add an unauthenticated connection."""
         self._all[connection] = None
         self._unauthenticated[connection] = None
         self._by_address.setdefault(connection.address, {})[connection] = None
 
-    def authenticate(self, connection: Tracked, user: str) -> bool:
+    def authenticate(self, connection: TrackedConnection, user: str) -> bool:
         """Record the user of a connection; return False when the user has too many already."""
         connection.user = user
         self._remove_unauthenticated(connection)
@@ -117,7 +117,7 @@ class ConnectionTable:
         self._by_user.setdefault(user, {})[connection] = None
         return True
 
-    def remove(self, connection: Tracked) -> None:
+    def remove(self, connection: TrackedConnection) -> None:
         """Remove a connection. Idempotent."""
         self._all.pop(connection, None)
         self._remove_unauthenticated(connection)
@@ -153,7 +153,7 @@ class ConnectionTable:
                 limit=self.limits.total,
             )
 
-    def _remove_unauthenticated(self, connection: Tracked) -> None:
+    def _remove_unauthenticated(self, connection: TrackedConnection) -> None:
         if connection not in self._unauthenticated:
             return
         del self._unauthenticated[connection]
@@ -163,12 +163,12 @@ class ConnectionTable:
             del self._by_address[connection.address]
 
 
-def _longest_idle(connections: Iterable[Tracked]) -> Tracked | None:
+def _longest_idle(connections: Iterable[TrackedConnection]) -> TrackedConnection | None:
     idle = (connection for connection in connections if connection.idle_since is not None)
     return min(idle, key=_idle_since, default=None)
 
 
-def _idle_since(connection: Tracked) -> float:
+def _idle_since(connection: TrackedConnection) -> float:
     return connection.idle_since or 0.0
 
 

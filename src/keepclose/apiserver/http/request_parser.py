@@ -21,8 +21,8 @@ import httptools
 import msgspec
 
 from keepclose.apiserver.auth.credentials import GROUP_HEADER, GROUP_SEPARATOR
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
-from keepclose.apiserver.serving.subresources import refusal_of
+from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse
+from keepclose.apiserver.serving.subresources import container_request_error
 from keepclose.apiserver.status_errors import StatusError, too_large
 
 MAX_BODY_BYTES: Final = 3 * 1024 * 1024
@@ -129,7 +129,7 @@ class _Receiver(Protocol):
         """Answer a complete request; `keep` leaves the connection open after it."""
         ...
 
-    def reject(self, answer: HttpAnswer) -> None:
+    def reject(self, answer: HttpResponse) -> None:
         """Answer a request that is not read any further, and close."""
         ...
 
@@ -188,7 +188,7 @@ class RequestReader:
         except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
             self.started = None
             if not isinstance(error.__context__, _RejectedError):
-                self._receiver.reject(plain_answer(400, b"400 Bad Request"))
+                self._receiver.reject(plain_response(400, b"400 Bad Request"))
 
     def _feed_more(self, data: bytes) -> None:
         """Parse more of a request that has begun, and count the bytes beside its data."""
@@ -267,7 +267,7 @@ class RequestReader:
             self._checked_host = host
         if self._parser.should_upgrade():
             path = self._url.partition(b"?")[0].decode(errors="replace")
-            self._reject(400, (refusal_of(path) or "upgrades are not served").encode())
+            self._reject(400, (container_request_error(path) or "upgrades are not served").encode())
         if (b"content-length" in headers or b"transfer-encoding" in headers) and has_body(headers):
             self._expect_body()
 
@@ -335,14 +335,14 @@ class RequestReader:
 
     def _reject_with(self, failure: StatusError) -> NoReturn:
         self._body = b""
-        self._receiver.reject(HttpAnswer(failure.code, msgspec.json.encode(failure.status())))
+        self._receiver.reject(HttpResponse(failure.code, msgspec.json.encode(failure.status())))
         raise _RejectedError
 
     def _reject(self, status: int, text: bytes) -> NoReturn:
-        self._receiver.reject(plain_answer(status, text))
+        self._receiver.reject(plain_response(status, text))
         raise _RejectedError
 
 
-def plain_answer(status: int, text: bytes) -> HttpAnswer:
+def plain_response(status: int, text: bytes) -> HttpResponse:
     """Return the plain response to a request that is not valid HTTP or never became complete."""
-    return HttpAnswer(status, text + b"\n", b"text/plain; charset=utf-8")
+    return HttpResponse(status, text + b"\n", b"text/plain; charset=utf-8")

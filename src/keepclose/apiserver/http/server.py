@@ -20,8 +20,17 @@ from keepclose.apiserver.http.connection_table import (
     ConnectionTable,
     Transfers,
 )
-from keepclose.apiserver.serving.messages import ConnectionLimits, HasCredentials, RequestHandler
-from keepclose.system.listener import ACCEPTS_EACH_TURN, Listener, begin, open_listening_sockets
+from keepclose.apiserver.serving.http_messages import (
+    ConnectionLimits,
+    HasCredentials,
+    RequestHandler,
+)
+from keepclose.system.listener import (
+    ACCEPTS_EACH_TURN,
+    Listener,
+    open_listening_sockets,
+    start_protocol,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -114,7 +123,7 @@ class HttpsServer:
         async def do_handshake() -> bool:
             nonlocal has_begun
             has_begun = True
-            return await begin(
+            return await start_protocol(
                 accepted, connection, self._context, handshake_seconds=HANDSHAKE_SECONDS
             )
 

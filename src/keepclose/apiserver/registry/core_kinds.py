@@ -29,10 +29,10 @@ from keepclose.apiserver.registry.strategy import (
     read_as,
     same,
 )
-from keepclose.model.addresses import cidr_causes, family_of
+from keepclose.model.addresses import cidr_errors, family_of
 from keepclose.model.field_errors import (
-    CauseType,
     FieldError,
+    FieldErrorType,
     duplicate,
     forbidden_field,
     invalid,
@@ -313,7 +313,7 @@ def _taint_causes(taints: list[JsonObject]) -> list[FieldError]:
         if (key, effect) in seen:
             shown = {"Key": key, "Value": value, "Effect": effect, "TimeAdded": None}
             detail = "taints must be unique by key and effect pair"
-            causes.append(FieldError(CauseType.DUPLICATE, field, detail, shown))
+            causes.append(FieldError(FieldErrorType.DUPLICATE, field, detail, shown))
         seen.add((key, effect))
     return causes
 
@@ -322,7 +322,7 @@ def _range_causes(cidrs: list[str], *, strict: bool) -> list[FieldError]:
     field = "spec.podCIDRs"
     causes: list[FieldError] = []
     for index, cidr in enumerate(cidrs):
-        causes += cidr_causes(f"{field}[{index}]", cidr, strict=strict)
+        causes += cidr_errors(f"{field}[{index}]", cidr, strict=strict)
     families = {family_of(cidr.partition("/")[0]) for cidr in cidrs}
     if len(cidrs) > 1 and (len(families) < 2 or len(cidrs) > 2):
         detail = "may specify no more than one CIDR for each IP family"

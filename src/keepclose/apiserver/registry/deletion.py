@@ -131,13 +131,13 @@ def is_finished(new: JsonObject) -> bool:
     return not metadata.get("deletionGracePeriodSeconds")
 
 
-def refuse_immortal(resource: Resource, name: str) -> None:
+def reject_immortal_namespace(resource: Resource, name: str) -> None:
     """Raise a StatusError for the namespaces that every cluster has."""
     if resource.kind == "Namespace" and name in IMMORTAL_NAMESPACES:
         raise forbidden("namespaces", "", name, "this namespace may not be deleted")
 
 
-def refuse_new_content(resource: Resource, name: str, namespace: JsonObject) -> None:
+def reject_new_content(resource: Resource, name: str, namespace: JsonObject) -> None:
     """Raise a StatusError when an object is created in a namespace that is being deleted."""
     if not namespace["metadata"].get("deletionTimestamp"):
         return

@@ -12,14 +12,14 @@ from typing import Final
 
 from keepclose.apiserver.registry.metadata import beyond_metadata, carry_system_metadata
 from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, carry, read_as, same
-from keepclose.model.addresses import endpoint_ip_causes, ip_warnings, legacy_ip_causes
+from keepclose.model.addresses import endpoint_ip_errors, ip_warnings, legacy_ip_errors
 from keepclose.model.endpointslice.strategy import (
     ALLOWS_CREATE_ON_UPDATE,
     ALLOWS_UNCONDITIONAL_UPDATE,
     prepare_slice_for_create,
     prepare_slice_for_update,
-    warnings_on_create,
-    warnings_on_update,
+    slice_warnings_on_create,
+    slice_warnings_on_update,
 )
 from keepclose.model.endpointslice.types import (
     EndpointAddress,
@@ -147,11 +147,15 @@ class EndpointSliceStrategy(PlainStrategy):
         """Return the warnings for the client of an accepted write."""
         del context
         new_slice = read_as(EndpointSlice, new)
-        return warnings_on_create(new_slice) if old is None else warnings_on_update(new_slice)
+        return (
+            slice_warnings_on_create(new_slice)
+            if old is None
+            else slice_warnings_on_update(new_slice)
+        )
 
 
 def _address_causes(field: str, address: EndpointAddress, *, strict: bool) -> list[FieldError]:
-    causes = legacy_ip_causes(f"{field}.ip", address.ip, strict=strict)
+    causes = legacy_ip_errors(f"{field}.ip", address.ip, strict=strict)
     if address.hostname:
         causes += [
             invalid(f"{field}.hostname", address.hostname, text)
@@ -162,7 +166,7 @@ def _address_causes(field: str, address: EndpointAddress, *, strict: bool) -> li
             invalid(f"{field}.nodeName", address.node_name, text)
             for text in dns1123_subdomain(address.node_name)
         ]
-    return causes + endpoint_ip_causes(f"{field}.ip", address.ip)
+    return causes + endpoint_ip_errors(f"{field}.ip", address.ip)
 
 
 def _port_causes(field: str, port: EndpointsPort, *, named: bool) -> list[FieldError]:

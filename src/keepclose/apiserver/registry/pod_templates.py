@@ -29,7 +29,7 @@ from keepclose.model.metadata_validation import (
     validate_annotations,
     validate_labels,
 )
-from keepclose.model.quantities import millis, quantity_causes
+from keepclose.model.quantities import millis, quantity_errors
 from keepclose.model.workload import NOT_NEGATIVE, Pod, validate_pod
 
 GRACE_PERIOD: Final = 30
@@ -325,7 +325,7 @@ def _resource_causes(resources: JsonObject, field: str) -> list[FieldError]:
     for key, amounts in (("limits", limits), ("requests", requests)):
         for name in sorted(amounts):
             amount, place = amounts[name], f"{field}.{key}[{name}]"
-            causes += quantity_causes(place, amount)
+            causes += quantity_errors(place, amount)
             if (millis(amount) or 0) < 0:
                 causes.append(invalid(place, amount, NOT_NEGATIVE))
             limit = limits.get(name)

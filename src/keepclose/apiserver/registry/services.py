@@ -32,7 +32,7 @@ from keepclose.apiserver.registry.strategy import (
 )
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import invalid_object
-from keepclose.model.addresses import cidr_causes, family_of
+from keepclose.model.addresses import cidr_errors, family_of
 from keepclose.model.field_errors import FieldError, invalid, required
 from keepclose.model.gates import Gate
 from keepclose.model.json_values import JsonObject
@@ -43,8 +43,8 @@ from keepclose.model.service.strategy import (
     patch_allocated_values,
     prepare_service_for_create,
     prepare_service_for_update,
-    status_warnings_for,
-    warnings_for,
+    service_status_warnings,
+    service_warnings,
 )
 from keepclose.model.service.types import Service
 from keepclose.model.service.validation import (
@@ -132,11 +132,11 @@ class ServiceStrategy(PlainStrategy):
     def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
         """Return the warnings for the client of an accepted write."""
         del old, context
-        return warnings_for(read_as(Service, new))
+        return service_warnings(read_as(Service, new))
 
     def status_warnings(self, new: JsonObject) -> list[str]:
         """Return the warnings for the client that reports a load balancer."""
-        return status_warnings_for(read_as(Service, new))
+        return service_status_warnings(read_as(Service, new))
 
     def settle(self, new: JsonObject, old: JsonObject | None, *, stored: bool) -> None:
         """Keep what was allocated for this very object, or release it."""
@@ -245,7 +245,7 @@ def _range_causes(cidrs: list[str]) -> list[FieldError]:
         return [invalid(_CIDRS, {"CIDRs": cidrs}, "may only hold up to 2 values")]
     causes: list[FieldError] = []
     for index, cidr in enumerate(cidrs):
-        causes += cidr_causes(f"{_CIDRS}[{index}]", cidr, strict=True)
+        causes += cidr_errors(f"{_CIDRS}[{index}]", cidr, strict=True)
     families = [] if causes else [family_of(cidr.partition("/")[0]) for cidr in cidrs]
     if len(families) == 2 and families[0] == families[1] is not None:
         detail = (

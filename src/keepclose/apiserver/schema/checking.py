@@ -27,7 +27,7 @@ from keepclose.apiserver.schema.findings import (
     find_too_deep,
     find_wrong,
     join_findings,
-    word_of,
+    json_type_name,
 )
 from keepclose.apiserver.schema.scalars import Unparsable, store_bytes, store_quantity, store_time
 from keepclose.apiserver.schema.types import ANY_TYPE, Type, TypeForm
@@ -87,7 +87,7 @@ def _time_checker(shape: Type) -> Checker:
 
     def check(value: Any, holder: Any, key: Any) -> Findings:
         if type(value) is not str:
-            return [ValueProblem(final=True, word=word_of(value), go_type="string")]
+            return [ValueProblem(final=True, word=json_type_name(value), go_type="string")]
         return _stored(store_time(value, micro=micro), holder, key, final=True)
 
     return check
@@ -275,7 +275,7 @@ def check_object(shape: Type, value: Any) -> Problems:
     problems = Problems()
     if type(value) is not dict:
         problems.wrong_type = (
-            f"json: cannot unmarshal {word_of(value)} into Go value of type {shape.go_type}"
+            f"json: cannot unmarshal {json_type_name(value)} into Go value of type {shape.go_type}"
         )
         return problems
     findings = checker_of(shape)(value, None, None)
@@ -311,7 +311,9 @@ def _check_integer(value: Any, width: str) -> Findings:
     if type(value) is int and low <= value <= high:
         return None
     number = type(value) in (int, float)
-    return [ValueProblem(word=f"number {value!r}" if number else word_of(value), go_type=width)]
+    return [
+        ValueProblem(word=f"number {value!r}" if number else json_type_name(value), go_type=width)
+    ]
 
 
 def _stored(stored: str, holder: Any, key: Any, *, final: bool) -> Findings:

@@ -42,14 +42,14 @@ Findings = list[ValueProblem] | None
 Checker = Callable[[Any, Any, Any], Findings]
 
 
-def word_of(value: Any) -> str:
+def json_type_name(value: Any) -> str:
     """Return Go's name of a JSON value's type."""
     return _JSON_TYPES.get(type(value), "number")
 
 
 def find_wrong(value: Any, go_type: str) -> list[ValueProblem]:
     """Return the finding that a value does not have the expected type."""
-    return [ValueProblem(word=word_of(value), go_type=go_type)]
+    return [ValueProblem(word=json_type_name(value), go_type=go_type)]
 
 
 def join_findings(findings: Findings, inner: list[ValueProblem]) -> list[ValueProblem]:

@@ -27,7 +27,7 @@ _START_GROUP: Final = 3
 _END_GROUP: Final = 4
 _FIXED32: Final = 5
 _LAST_NUMBER: Final = (1 << 29) - 1
-_MOST_VARINT_BYTES: Final = 10
+_MAX_VARINT_BYTES: Final = 10
 _MASK32: Final = (1 << 32) - 1
 _MASK64: Final = (1 << 64) - 1
 # NB: naive on purpose, because all times are UTC and the zone is written as Z.
@@ -103,13 +103,13 @@ def split_numbers(data: bytes) -> list[int]:
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the unsigned 64-bit number that begins at an offset, and the offset after it."""
     value = shift = 0
-    for byte in data[at : at + _MOST_VARINT_BYTES]:
+    for byte in data[at : at + _MAX_VARINT_BYTES]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & _MASK64, at
         shift += 7
-    if shift == 7 * _MOST_VARINT_BYTES:
+    if shift == 7 * _MAX_VARINT_BYTES:
         raise MessageError("integer overflow")
     raise _truncated()
 

@@ -17,12 +17,17 @@ import structlog
 
 from keepclose.apiserver.auth.users import AUTHENTICATED, MASTERS, RequestUser
 from keepclose.apiserver.registry.endpointslices import DEPRECATED
-from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, Attempt, OvertakenError
+from keepclose.apiserver.serving.attempts import MAX_ATTEMPTS, Attempt, ConflictingWriteError
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.serving.fair_queue import RequestThreads, Turns
-from keepclose.apiserver.serving.guard import answer_review, answers_review
+from keepclose.apiserver.serving.guard import is_review, respond_review
+from keepclose.apiserver.serving.http_messages import (
+    HttpRequest,
+    HttpResponse,
+    PendingResponse,
+    ResponseStream,
+)
 from keepclose.apiserver.serving.listing import PLAIN_BYTES, ListStream
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest, Pending, Stream
 from keepclose.apiserver.serving.negotiation import (
     YAML_FORM,
     ListRendering,
@@ -40,20 +45,20 @@ from keepclose.apiserver.serving.options import (
     verb_of,
     wants_watch,
 )
-from keepclose.apiserver.serving.reading import choose, read_candidates
+from keepclose.apiserver.serving.reading import read_candidates, select_entries
 from keepclose.apiserver.serving.request_bodies import PROTOBUF_TYPE, YAML_TYPES, media_type_of
 from keepclose.apiserver.serving.responses import (
-    answer_failure,
-    answer_with,
+    respond_error,
+    respond_with,
     warning_headers,
     warnings_on_error,
 )
-from keepclose.apiserver.serving.subresources import refuse_container_request
+from keepclose.apiserver.serving.subresources import reject_container_request
 from keepclose.apiserver.serving.watching import Watch
 from keepclose.apiserver.status_errors import (
     StatusError,
     method_not_allowed,
-    no_such_path,
+    path_not_found,
     stale,
     too_many_requests,
 )
@@ -70,7 +75,7 @@ MANY_VALUES: Final = 3000
 """JSON with more values runs in a thread too; 32 KiB of an ordinary object have half as many."""
 SMALL_LIST: Final = 64
 """A list of more objects runs in a thread, unless they are sent as they are stored."""
-MOST_WATCHES: Final = 1000
+MAX_WATCHES: Final = 1000
 """The open watches that one user may have; administrators are exempt."""
 _PLAIN: Final = ResponseForm()
 # As in kube-apiserver, probes are answered under any load.
@@ -79,7 +84,7 @@ _NEVER_QUEUED: Final = frozenset(("/healthz", "/livez", "/readyz"))
 _log = structlog.get_logger(__name__)
 
 _Query = dict[str, str]
-_Page = Callable[[HttpRequest, _Query], HttpAnswer]
+_Page = Callable[[HttpRequest, _Query], HttpResponse]
 
 
 class _Guard(Protocol):
@@ -144,14 +149,14 @@ class Application:
         self._pages = pages
         self._bookmark_seconds = bookmark_seconds
         self.workers = RequestThreads()
-        self._turns: Turns[HttpAnswer | Stream | Pending] = Turns()
+        self._turns: Turns[HttpResponse | ResponseStream | PendingResponse] = Turns()
         # The portions of lists that are sent as they are stored.
         self._list_turns: Turns[bytes] = Turns()
         self._watches: dict[str, int] = {}
         # Called for each request.
         self.on_request: Callable[[], None] = _nothing
 
-    def handle(self, request: HttpRequest) -> HttpAnswer | Stream | Pending:
+    def handle(self, request: HttpRequest) -> HttpResponse | ResponseStream | PendingResponse:
         """Return the response to a request, a stream or a pending response; never raises."""
         started = time.perf_counter()
         self.on_request()
@@ -165,7 +170,7 @@ class Application:
                 if _is_large_body(request) or request.path.startswith("/openapi/"):
                     return self._page_in_thread(request, query, started)
                 if request.path in _NEVER_QUEUED:
-                    answer: HttpAnswer | Stream = self._page(request, query)
+                    answer: HttpResponse | ResponseStream = self._page(request, query)
                 else:
                     return self._page_in_turn(request, query, started)
             else:
@@ -178,7 +183,7 @@ class Application:
                 form = read_accept(request.header(b"accept"))
                 call = Call(request, target, query, served_verb, form, user)
                 if self._is_large(call):
-                    return Pending(partial(self._answer_in_thread, call, started))
+                    return PendingResponse(partial(self._answer_in_thread, call, started))
                 if MASTERS not in user.groups:
                     serve = partial(self._answer_now, call, started)
                     # NB: starting a watch costs little, and a watch that is cancelled in a queue
@@ -195,39 +200,39 @@ class Application:
     def _take_turn(
         self,
         user: RequestUser,
-        serve: Callable[[], HttpAnswer | Stream],
+        serve: Callable[[], HttpResponse | ResponseStream],
         counted: tuple[str, RequestTarget | None],
         started: float,
         call: Call | None = None,
-    ) -> HttpAnswer | Stream | Pending:
+    ) -> HttpResponse | ResponseStream | PendingResponse:
         """Answer now, or later when the user has used its share of the event loop."""
         if MASTERS in user.groups or not self._turns.must_wait(user.name, started):
             return serve()
 
-        def begin() -> HttpAnswer | Stream | Pending:
+        def begin() -> HttpResponse | ResponseStream | PendingResponse:
             # The stored objects may have grown while the request waited.
             if call is not None and self._is_large(call):
-                return Pending(partial(self._answer_in_thread, call, started))
+                return PendingResponse(partial(self._answer_in_thread, call, started))
             return serve()
 
-        async def wait() -> HttpAnswer | Stream:
+        async def wait() -> HttpResponse | ResponseStream:
             try:
                 answer = await self._turns.run(user.name, begin)
-                return await answer.begin() if isinstance(answer, Pending) else answer
+                return await answer.begin() if isinstance(answer, PendingResponse) else answer
             except StatusError as failure:
-                answer = answer_failure(failure)
+                answer = respond_error(failure)
                 self._count(*counted, answer, started)
                 return answer
 
-        return Pending(wait)
+        return PendingResponse(wait)
 
     def _page_in_turn(
         self, request: HttpRequest, query: _Query, started: float
-    ) -> HttpAnswer | Stream | Pending:
+    ) -> HttpResponse | ResponseStream | PendingResponse:
         user = self._guard.user_of(request)
         verb = request.method.lower()
 
-        def serve() -> HttpAnswer:
+        def serve() -> HttpResponse:
             begun = time.perf_counter()
             try:
                 answer = self._page(request, query)
@@ -239,21 +244,21 @@ class Application:
 
         return self._take_turn(user, serve, (verb, None), started)
 
-    def _answer_now(self, call: Call, started: float) -> HttpAnswer | Stream:
+    def _answer_now(self, call: Call, started: float) -> HttpResponse | ResponseStream:
         begun = time.perf_counter()
         try:
-            answer: HttpAnswer | Stream = self._serve(call, self._operations)
+            answer: HttpResponse | ResponseStream = self._serve(call, self._operations)
         except Exception as error:  # noqa: BLE001 - every failure is answered
             answer = _error_answer(error, call.request)
         self._turns.spend(call.user.name, begun, time.perf_counter() - begun)
         self._count(call.verb, call.target, answer, started)
         return answer
 
-    async def _answer_in_thread(self, call: Call, started: float) -> HttpAnswer | Stream:
+    async def _answer_in_thread(self, call: Call, started: float) -> HttpResponse | ResponseStream:
         """Answer in a thread."""
         try:
             if call.verb == "list":
-                answer: HttpAnswer | Stream = await self._list_in_thread(call)
+                answer: HttpResponse | ResponseStream = await self._list_in_thread(call)
             else:
                 answer = await self._run_in_thread(call, partial(self._attempt, call))
         except Exception as error:  # noqa: BLE001 - every failure is answered
@@ -261,10 +266,12 @@ class Application:
         self._count(call.verb, call.target, answer, started)
         return answer
 
-    def _page_in_thread(self, request: HttpRequest, query: _Query, started: float) -> Pending:
+    def _page_in_thread(
+        self, request: HttpRequest, query: _Query, started: float
+    ) -> PendingResponse:
         user = self._guard.user_of(request)
 
-        async def begin() -> HttpAnswer:
+        async def begin() -> HttpResponse:
             try:
                 answer = await self.workers.run(
                     user.name, partial(self._page, request, query), exempt=MASTERS in user.groups
@@ -274,28 +281,32 @@ class Application:
             self._count(request.method.lower(), None, answer, started)
             return answer
 
-        return Pending(begin)
+        return PendingResponse(begin)
 
     def _count(
-        self, verb: str, target: RequestTarget | None, answer: HttpAnswer | Stream, started: float
+        self,
+        verb: str,
+        target: RequestTarget | None,
+        answer: HttpResponse | ResponseStream,
+        started: float,
     ) -> None:
-        code = answer.status if isinstance(answer, HttpAnswer) else 200
+        code = answer.status if isinstance(answer, HttpResponse) else 200
         self._metrics.count(verb, target, code, time.perf_counter() - started)
 
-    async def _run_in_thread(self, call: Call, work: Callable[[], HttpAnswer]) -> HttpAnswer:
+    async def _run_in_thread(self, call: Call, work: Callable[[], HttpResponse]) -> HttpResponse:
         return await self.workers.run(call.user.name, work, exempt=call.exempt)
 
-    def _attempt(self, call: Call) -> HttpAnswer:
+    def _attempt(self, call: Call) -> HttpResponse:
         """Execute the call in a thread, and repeat it after a conflict with another write."""
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             attempt = Attempt(self.store, self.workers)
             writer = self.writer.with_store(attempt)
             operations = Operations(writer, Deleter(attempt, writer.strategies))
             try:
                 answer = self._serve(call, operations)
-            except (Exists, Missing, OvertakenError, Stale):
+            except (Exists, Missing, ConflictingWriteError, Stale):
                 continue
-            if isinstance(answer, HttpAnswer):
+            if isinstance(answer, HttpResponse):
                 return answer
         resource = call.target.resource
         raise stale(resource.plural, resource.group, call.target.name)
@@ -328,7 +339,7 @@ class Application:
             size *= YAML_FACTOR
         return size > LARGE_BYTES
 
-    def _serve(self, call: Call, operations: Operations) -> HttpAnswer | Stream:
+    def _serve(self, call: Call, operations: Operations) -> HttpResponse | ResponseStream:
         request, target, query, verb, form, _ = call
         # kube-apiserver sends the warning from the release that it names.
         warned = target.resource.qualified == "endpoints" and self.writer.gates.knows_since(33)
@@ -338,35 +349,35 @@ class Application:
                 # An update checks the name of its body first.
                 check_path_name(target)
             if verb == "list":
-                answer: HttpAnswer | Stream = self._list(call)
+                answer: HttpResponse | ResponseStream = self._list(call)
             elif verb == "watch":
                 answer = self._watch(call)
             else:
                 answer = operations.verbs[verb](request, target, query, form)
-        if deprecated and isinstance(answer, HttpAnswer):
+        if deprecated and isinstance(answer, HttpResponse):
             answer.headers = warning_headers(deprecated) + answer.headers
         return answer
 
-    def _page(self, request: HttpRequest, query: _Query) -> HttpAnswer:
-        if request.method == "POST" and answers_review(request.path):
+    def _page(self, request: HttpRequest, query: _Query) -> HttpResponse:
+        if request.method == "POST" and is_review(request.path):
             user = self._guard.user_of(request)
             if AUTHENTICATED not in user.groups:
                 self._guard.admit(request, "create", None)
-            return answer_review(request, user)
+            return respond_review(request, user)
         self._guard.admit(request, request.method.lower(), None)
-        refuse_container_request(request.path)
+        reject_container_request(request.path)
         path = request.path.rstrip("/") or "/"
         page = self._pages.get(path)
         if page is None:
-            raise no_such_path()
+            raise path_not_found()
         if request.method not in ("GET", "HEAD"):
             raise method_not_allowed()
         return page(request, query)
 
-    def _list(self, call: Call) -> HttpAnswer:
+    def _list(self, call: Call) -> HttpResponse:
         """Return a short list."""
         options = read_list_options(call.query)
-        listed = choose(read_candidates(self.store, call.target, options), options)
+        listed = select_entries(read_candidates(self.store, call.target, options), options)
         data = render_list(
             call.target.resource,
             listed.entries,
@@ -374,9 +385,9 @@ class Application:
             listed.metadata,
             call.query.get("includeObject", ""),
         )
-        return answer_with(200, data, call.form)
+        return respond_with(200, data, call.form)
 
-    async def _list_in_thread(self, call: Call) -> HttpAnswer | Stream:
+    async def _list_in_thread(self, call: Call) -> HttpResponse | ResponseStream:
         """Return a long list as a stream, or at once when few bytes are selected."""
         target, form = call.target, call.form
         check_path_name(target)
@@ -384,23 +395,23 @@ class Application:
         candidates = read_candidates(self.store, target, options)
         run = partial(self.workers.run, call.user.name, exempt=call.exempt)
         if candidates.selection.matches_all or len(candidates.entries) <= SMALL_LIST:
-            listed = choose(candidates, options)
+            listed = select_entries(candidates, options)
         else:
-            listed = await run(partial(choose, candidates, options))
+            listed = await run(partial(select_entries, candidates, options))
         include = call.query.get("includeObject", "")
         rendering = ListRendering(target.resource, form, listed.metadata, include)
         entries = listed.entries
         if rendering.is_plain and sum(len(entry.data) for entry in entries) <= PLAIN_BYTES:
-            return answer_with(200, rendering.whole(entries), form)
+            return respond_with(200, rendering.whole(entries), form)
         # NB: a list must not be rejected after its first portion.
         take_turn = partial(self._list_turns.run, call.user.name, begun=True)
         run_portion = take_turn if rendering.is_plain else partial(run, begun=True)
         return ListStream(rendering, entries, run_portion)
 
-    def _watch(self, call: Call) -> Stream:
+    def _watch(self, call: Call) -> ResponseStream:
         name = call.user.name
         open_watches = self._watches.get(name, 0)
-        if open_watches >= MOST_WATCHES and not call.exempt:
+        if open_watches >= MAX_WATCHES and not call.exempt:
             raise too_many_requests()
         watch = Watch(
             self.store,
@@ -440,16 +451,16 @@ def _is_large_body(request: HttpRequest) -> bool:
     return size > LARGE_BYTES or request.body.count(b",") > MANY_VALUES
 
 
-def _error_answer(error: Exception, request: HttpRequest) -> HttpAnswer:
+def _error_answer(error: Exception, request: HttpRequest) -> HttpResponse:
     """Return the response to an error; a fault of the server is logged."""
     if isinstance(error, StatusError):
-        return answer_failure(error)
+        return respond_error(error)
     if isinstance(error, StorageError):
         _log.error("storage failed", path=request.path, error=str(error))
-        return answer_failure(StatusError(500, "InternalError", f"Internal error: {error}"))
+        return respond_error(StatusError(500, "InternalError", f"Internal error: {error}"))
     _log.error("request failed", method=request.method, path=request.path, exc_info=error)
     message = "Internal error occurred: see the server's log"
-    return answer_failure(StatusError(500, "InternalError", message))
+    return respond_error(StatusError(500, "InternalError", message))
 
 
 def _nothing() -> None:

@@ -16,13 +16,13 @@ from keepclose.apiserver.storage.entries import Entry
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.json_values import JsonObject
 
-MOST_ATTEMPTS: Final = 5
+MAX_ATTEMPTS: Final = 5
 """The attempts at a write before the client gets a conflict, as in kube-apiserver."""
 
 _T = TypeVar("_T")
 
 
-class OvertakenError(Exception):
+class ConflictingWriteError(Exception):
     """Another write has changed an object that the attempt had read."""
 
 
@@ -101,7 +101,7 @@ class Attempt:
         def step() -> _T:
             for key, entry in self._read.items():
                 if self._store.get(*key) is not entry:
-                    raise OvertakenError
+                    raise ConflictingWriteError
             with self._store.using_reserve() if self._uses_reserve else nullcontext():
                 return write()
 

@@ -21,12 +21,12 @@ from keepclose.apiserver.registry.deletion import (
     Propagation,
     check_options,
     decide_deletion,
-    refuse_immortal,
+    reject_immortal_namespace,
 )
 from keepclose.apiserver.registry.strategy import KindStrategy
 from keepclose.apiserver.resources import BY_STORE, Resource
-from keepclose.apiserver.serving.attempts import MOST_ATTEMPTS, OvertakenError
-from keepclose.apiserver.serving.messages import HttpRequest
+from keepclose.apiserver.serving.attempts import MAX_ATTEMPTS, ConflictingWriteError
+from keepclose.apiserver.serving.http_messages import HttpRequest
 from keepclose.apiserver.serving.negotiation import ResponseForm, render_entry
 from keepclose.apiserver.serving.options import ListOptions, Query, RequestTarget, read_integer
 from keepclose.apiserver.serving.reading import Listed, read_list
@@ -39,7 +39,7 @@ from keepclose.model.field_errors import not_supported
 from keepclose.model.json_values import JsonObject
 
 
-class Asked(msgspec.Struct, frozen=True):
+class DeleteRequest(msgspec.Struct, frozen=True):
     """The options of a delete, and whether it is a dry run."""
 
     options: DeleteOptions = DeleteOptions()
@@ -54,10 +54,10 @@ class Deleter:
         self.store = store
         self.strategies = strategies
 
-    def delete(self, target: RequestTarget, asked: Asked) -> tuple[int, JsonObject]:
+    def delete(self, target: RequestTarget, asked: DeleteRequest) -> tuple[int, JsonObject]:
         """Delete the named object; return the code and the body of the response."""
         resource = target.resource
-        refuse_immortal(resource, target.name)
+        reject_immortal_namespace(resource, target.name)
         entry = self.store.get(resource.store, target.namespace, target.name)
         if entry is None:
             raise not_found(resource.plural, resource.group, target.name)
@@ -72,7 +72,7 @@ class Deleter:
         return 200, data
 
     def delete_collection(
-        self, target: RequestTarget, options: ListOptions, asked: Asked
+        self, target: RequestTarget, options: ListOptions, asked: DeleteRequest
     ) -> Listed:
         """Delete the selected objects; return them."""
         check_options(asked.options)
@@ -81,15 +81,15 @@ class Deleter:
             self._delete_listed(target.resource, entry, asked)
         return listed
 
-    def _delete_listed(self, resource: Resource, entry: Entry, asked: Asked) -> None:
+    def _delete_listed(self, resource: Resource, entry: Entry, asked: DeleteRequest) -> None:
         """Delete the current version of a listed object, if it still has the uid."""
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             current = self.store.get(resource.store, entry.namespace, entry.name)
             if current is None or current.uid != entry.uid:
                 return
             try:
                 self._delete_entry(resource, current, asked)
-            except (Missing, OvertakenError, Stale):
+            except (Missing, ConflictingWriteError, Stale):
                 continue
             return
         raise stale(resource.plural, resource.group, entry.name)
@@ -104,7 +104,7 @@ class Deleter:
         options = DeleteOptions(
             propagation_policy=propagation, preconditions=Preconditions(uid=uid)
         )
-        self._delete_entry(BY_STORE[store], entry, Asked(options))
+        self._delete_entry(BY_STORE[store], entry, DeleteRequest(options))
 
     def end_grace(self, store: str, namespace: str, name: str, *, uid: str) -> None:
         """Delete an object whose grace period is over; do nothing if the uid is gone."""
@@ -112,9 +112,9 @@ class Deleter:
         if entry is None or entry.uid != uid:
             return
         options = DeleteOptions(grace_period_seconds=0, preconditions=Preconditions(uid=uid))
-        self._delete_entry(BY_STORE[store], entry, Asked(options))
+        self._delete_entry(BY_STORE[store], entry, DeleteRequest(options))
 
-    def _delete_entry(self, resource: Resource, entry: Entry, asked: Asked) -> Deletion:
+    def _delete_entry(self, resource: Resource, entry: Entry, asked: DeleteRequest) -> Deletion:
         strategy = self.strategies[resource.store]
         stored: JsonObject = msgspec.json.decode(entry.data)
         deletion = decide_deletion(resource, stored, strategy, asked.options, now=timestamp())
@@ -135,7 +135,7 @@ class Deleter:
         return deletion
 
 
-def read_delete_options(request: HttpRequest, query: Query) -> Asked:
+def read_delete_options(request: HttpRequest, query: Query) -> DeleteRequest:
     """Return the options of a delete, from its body or else from its query."""
     body: JsonObject = {}
     if request.body:
@@ -159,7 +159,7 @@ def read_delete_options(request: HttpRequest, query: Query) -> Asked:
         cause = not_supported("dryRun", dry_run, ["All"])
         raise invalid_object("DeleteOptions", "meta.k8s.io", "", [cause])
     check_options(options)
-    return Asked(options, dry_run=bool(dry_run))
+    return DeleteRequest(options, dry_run=bool(dry_run))
 
 
 def _from_query(query: Query) -> JsonObject:

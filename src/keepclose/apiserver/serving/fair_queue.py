@@ -30,9 +30,9 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from keepclose.apiserver.status_errors import StatusError, too_many_requests
 
-__all__ = ["MOST_QUEUED", "Abandoned", "RequestThreads", "collect_cycles"]
+__all__ = ["MAX_QUEUED", "Abandoned", "RequestThreads", "collect_cycles"]
 
-MOST_QUEUED: Final = 16
+MAX_QUEUED: Final = 16
 """The large requests of one user that may wait; each may hold a body of 3 MiB."""
 SWITCH_SECONDS: Final = 0.0005
 """The switch interval of the interpreter; its default of 5 ms adds up to a slow response."""
@@ -43,12 +43,12 @@ TURN_SECONDS: Final = 0.005
 """How long queued requests are answered before the event loop serves connections again."""
 _THREADS: Final = 3
 """The number of threads; more of them would delay the event loop."""
-_MOST_WAITING: Final = 512
+_MAX_WAITING: Final = 512
 """The small requests of one user that may wait; a connection has one at a time."""
 # The interval of full garbage collections of Python while no work runs, and the longest interval.
 _COLLECT_SECONDS: Final = 10.0
 _COLLECT_AT_LAST_SECONDS: Final = 60.0
-_MOST_REMEMBERED: Final = 1024
+_MAX_REMEMBERED: Final = 1024
 
 _T = TypeVar("_T")
 
@@ -87,7 +87,7 @@ class _Job:
 class RequestThreads:
     """Threads that run the queued work of all users."""
 
-    def __init__(self, *, threads: int = _THREADS, most_queued: int = MOST_QUEUED) -> None:
+    def __init__(self, *, threads: int = _THREADS, most_queued: int = MAX_QUEUED) -> None:
         """Begin without threads; the first large request starts them."""
         self._threads = threads
         self._most_queued = most_queued
@@ -209,7 +209,7 @@ class RequestThreads:
     def _finish(self, job: _Job) -> None:
         self._running.discard(job.identity)
         self._used[job.identity] = self._used.get(job.identity, 0.0) + job.used
-        if len(self._used) > _MOST_REMEMBERED:
+        if len(self._used) > _MAX_REMEMBERED:
             active = self._queues.keys() | self._running
             self._used = {name: used for name, used in self._used.items() if name in active}
         if not job.future.done():
@@ -255,7 +255,7 @@ async def collect_cycles(
 class Turns(Generic[_T]):
     """The recent use of the event loop by user, and the queues of waiting requests."""
 
-    def __init__(self, *, most_queued: int = _MOST_WAITING) -> None:
+    def __init__(self, *, most_queued: int = _MAX_WAITING) -> None:
         """Begin without use and without queues."""
         self._most_queued = most_queued
         # By user: the start of its window, and the seconds spent since.
@@ -267,7 +267,7 @@ class Turns(Generic[_T]):
         start, spent = self._spent.get(identity, (now, 0.0))
         if now - start > WINDOW_SECONDS:
             start, spent = now, 0.0
-            if len(self._spent) > _MOST_REMEMBERED:
+            if len(self._spent) > _MAX_REMEMBERED:
                 self._spent.clear()
         self._spent[identity] = (start, spent + seconds)
 

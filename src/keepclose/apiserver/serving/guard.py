@@ -16,9 +16,9 @@ from keepclose.apiserver.auth.authorization import (
     RequestAction,
     WriteRights,
     allowed,
+    deny,
     list_rules,
-    may_create_some,
-    why_refused,
+    may_create_unnamed,
 )
 from keepclose.apiserver.auth.credentials import (
     TokenSource,
@@ -27,8 +27,8 @@ from keepclose.apiserver.auth.credentials import (
     read_impersonation,
 )
 from keepclose.apiserver.auth.users import ANONYMOUS, MASTERS, RequestUser
-from keepclose.apiserver.schema.findings import word_of
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
+from keepclose.apiserver.schema.findings import json_type_name
+from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse
 from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.serving.request_bodies import media_type_of, read_values
 from keepclose.apiserver.status_errors import StatusError, bad_request
@@ -57,8 +57,8 @@ class Guard:
         if MASTERS in user.groups:
             return user
         action = _action(request, verb, target)
-        if not (allowed(user, action).allowed or may_create_some(user, action)):
-            raise why_refused(user, action)
+        if not (allowed(user, action).allowed or may_create_unnamed(user, action)):
+            raise deny(user, action)
         request.rights = WriteRights(user, action)
         return user
 
@@ -181,7 +181,7 @@ def _wrong_type(value: object, struct: str, path: tuple[str, ...], expected: str
     kind = _RULES_REVIEW if struct.startswith(_RULES_REVIEW) else _ACCESS_REVIEW
     return bad_request(
         f'{kind} in version "v1" cannot be handled as a {kind}: json: cannot unmarshal '
-        f"{word_of(value)} into Go struct field {struct}.{'.'.join(path)} of type {expected}"
+        f"{json_type_name(value)} into Go struct field {struct}.{'.'.join(path)} of type {expected}"
     )
 
 
@@ -211,15 +211,15 @@ _REVIEWS: Final[dict[str, tuple[str, str, _Reviewer]]] = {
 }
 
 
-def answers_review(path: str) -> bool:
+def is_review(path: str) -> bool:
     """Return whether the path is that of a review."""
     return path in _REVIEWS
 
 
-def answer_review(request: HttpRequest, user: RequestUser) -> HttpAnswer:
+def respond_review(request: HttpRequest, user: RequestUser) -> HttpResponse:
     """Return the response to a review of the user. Raises StatusError for a malformed one."""
     api_version, kind, review_for = _REVIEWS[request.path]
     review = read_values(request.body, media_type_of(request.header(b"content-type")), kind)
     reviewed = review_for(user, review)
     head = {"kind": kind, "apiVersion": api_version, "metadata": {}}
-    return HttpAnswer(201, msgspec.json.encode(head | reviewed), b"application/json")
+    return HttpResponse(201, msgspec.json.encode(head | reviewed), b"application/json")

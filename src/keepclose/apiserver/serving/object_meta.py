@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.registry.deletion import refuse_new_content
+from keepclose.apiserver.registry.deletion import reject_new_content
 from keepclose.apiserver.registry.strategy import KindStrategy
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.serving.options import RequestTarget
@@ -41,7 +41,7 @@ _DUPLICATE_OWNERS: Final = (
 )
 
 
-def settle_namespace(store: ObjectStore, target: RequestTarget, metadata: JsonObject) -> None:
+def assign_namespace(store: ObjectStore, target: RequestTarget, metadata: JsonObject) -> None:
     """Set the namespace of a new object, which must exist and not be terminating."""
     resource = target.resource
     if not resource.namespaced:
@@ -57,7 +57,7 @@ def settle_namespace(store: ObjectStore, target: RequestTarget, metadata: JsonOb
         raise not_found("namespaces", "", target.namespace)
     if b'"deletionTimestamp"' in entry.data:
         name = str(metadata.get("name") or "")
-        refuse_new_content(resource, name, msgspec.json.decode(entry.data))
+        reject_new_content(resource, name, msgspec.json.decode(entry.data))
 
 
 def generate_name(store: ObjectStore, target: RequestTarget, base: str) -> str:

@@ -16,7 +16,7 @@ from keepclose.apiserver.patch.strategic_merge import apply_strategic_patch
 from keepclose.apiserver.resources import BINDINGS
 from keepclose.apiserver.serving import request_bodies
 from keepclose.apiserver.serving.deleting import Deleter, read_delete_options
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
+from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse
 from keepclose.apiserver.serving.negotiation import ResponseForm, encode, render_entry, render_list
 from keepclose.apiserver.serving.object_meta import drop_duplicate_owners
 from keepclose.apiserver.serving.options import (
@@ -25,11 +25,11 @@ from keepclose.apiserver.serving.options import (
     read_list_options,
     read_write_options,
 )
-from keepclose.apiserver.serving.reading import read_one
+from keepclose.apiserver.serving.reading import get_entry
 from keepclose.apiserver.serving.responses import (
-    answer_status,
-    answer_with,
-    answer_written,
+    respond_status,
+    respond_with,
+    respond_written,
     warnings_on_error,
 )
 from keepclose.apiserver.serving.subresources import SUCCESS, bind_pod, scale_of, write_scale
@@ -37,7 +37,7 @@ from keepclose.apiserver.serving.writing import ObjectWriter, manager_name
 from keepclose.apiserver.status_errors import unsupported_patch_type
 
 _Query = dict[str, str]
-_Operation = Callable[[HttpRequest, RequestTarget, _Query, ResponseForm], HttpAnswer]
+_Operation = Callable[[HttpRequest, RequestTarget, _Query, ResponseForm], HttpResponse]
 
 
 class Operations:
@@ -58,19 +58,19 @@ class Operations:
 
     def get(
         self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Return one object."""
         del request
-        entry = read_one(self.writer.store, target)
+        entry = get_entry(self.writer.store, target)
         if target.subresource == "scale":
             scale = scale_of(target.resource, msgspec.json.decode(entry.data))
-            return answer_with(200, encode(scale, form.media_type), form)
+            return respond_with(200, encode(scale, form.media_type), form)
         data = render_entry(target.resource, entry, form, query.get("includeObject", ""))
-        return answer_with(200, data, form)
+        return respond_with(200, data, form)
 
     def create(
         self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Create an object, or bind a pod."""
         binds = target.subresource == "binding" or target.resource is BINDINGS
         resource = BINDINGS if binds else target.resource
@@ -85,16 +85,16 @@ class Operations:
         with warnings_on_error(warnings):
             if binds:
                 bind_pod(self.writer.store, target, new, dry_run=options.dry_run)
-                return answer_status(201, SUCCESS, warnings, form)
+                return respond_status(201, SUCCESS, warnings, form)
             warnings += drop_duplicate_owners(new["metadata"])
             written = self.writer.create(
                 target, new, options, manager=_manager(options, request), rights=request.rights
             )
-        return answer_written(target, written, warnings, form)
+        return respond_written(target, written, warnings, form)
 
     def update(
         self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Replace the stored object."""
         resource = target.resource
         options = read_write_options(query)
@@ -116,11 +116,11 @@ class Operations:
             written = self.writer.update(
                 target, new, options, manager=manager, rights=request.rights
             )
-        return answer_written(target, written, warnings, form)
+        return respond_written(target, written, warnings, form)
 
     def patch(
         self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Change an object by a patch of any type."""
         resource = target.resource
         media_type = request_bodies.media_type_of(request.header(b"content-type"))
@@ -135,7 +135,7 @@ class Operations:
             written = self.writer.apply(
                 target, applied, options, manager=manager, rights=request.rights
             )
-            return answer_written(target, written, [], form)
+            return respond_written(target, written, [], form)
         manager = _manager(options, request)
         current = self.writer.current(target)
         document = scale_of(resource, current) if is_scale else current
@@ -158,7 +158,7 @@ class Operations:
             written = self.writer.update(
                 target, patched, options, manager=manager, rights=request.rights
             )
-        return answer_written(target, written, warnings, form)
+        return respond_written(target, written, warnings, form)
 
     def _update_scale(
         self,
@@ -167,29 +167,29 @@ class Operations:
         options: WriteOptions,
         manager: str,
         form: ResponseForm,
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         current = self.writer.current(target)
         changed = write_scale(target.resource, current, scale)
         written = self.writer.update(target, changed, options, manager=manager)
         new_scale = scale_of(target.resource, written.object)
-        return answer_with(200, encode(new_scale, form.media_type), form)
+        return respond_with(200, encode(new_scale, form.media_type), form)
 
     def delete(
         self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Delete one object."""
         options = read_delete_options(request, query)
         code, body = self._deleter.delete(target, options)
-        return answer_with(code, encode(body, form.media_type), form)
+        return respond_with(code, encode(body, form.media_type), form)
 
     def delete_collection(
         self, request: HttpRequest, target: RequestTarget, query: _Query, form: ResponseForm
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Delete the selected objects, and return them."""
         options = read_delete_options(request, query)
         listed = self._deleter.delete_collection(target, read_list_options(query), options)
         data = render_list(target.resource, listed.entries, form, listed.metadata)
-        return answer_with(200, data, form)
+        return respond_with(200, data, form)
 
 
 def _manager(options: WriteOptions, request: HttpRequest) -> str:

@@ -36,7 +36,7 @@ from keepclose.model.selectors import (
 READING: Final = frozenset({"get", "list", "watch"})
 EXACT: Final = "Exact"
 NOT_OLDER_THAN: Final = "NotOlderThan"
-MOST_SELECTOR_VALUES: Final = 2000
+MAX_SELECTOR_VALUES: Final = 2000
 """The limit of conditions and values of a selector; parsing them takes milliseconds of the loop."""
 _COLLECTION_VERBS: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _OBJECT_VERBS: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -44,7 +44,7 @@ _ALL_LABELS: Final = LabelSelector()
 _ALL_FIELDS: Final = FieldSelector()
 _TRUE: Final = frozenset({"1", "t", "T", "true", "TRUE", "True", ""})
 _FALSE: Final = frozenset({"0", "f", "F", "false", "FALSE", "False"})
-_MOST_OPTIONS: Final = 200
+_MAX_OPTIONS: Final = 200
 _MAX_VERSION: Final = 2**64 - 1
 
 Query = Mapping[str, str]
@@ -148,9 +148,9 @@ def parse_query(text: str) -> dict[str, str]:
         return {}
     options: dict[str, str] = {}
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_OPTIONS)
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_OPTIONS)
     except ValueError:
-        raise bad_request(f"a query may have {_MOST_OPTIONS} options at most") from None
+        raise bad_request(f"a query may have {_MAX_OPTIONS} options at most") from None
     for name, value in pairs:
         options.setdefault(name, value)
     return options
@@ -166,8 +166,8 @@ def read_list_options(query: Query) -> ListOptions:
     if not query:
         return _NO_OPTIONS
     for name in ("labelSelector", "fieldSelector"):
-        if query.get(name, "").count(",") >= MOST_SELECTOR_VALUES:
-            raise bad_request(f"{name}: may have {MOST_SELECTOR_VALUES} values at most")
+        if query.get(name, "").count(",") >= MAX_SELECTOR_VALUES:
+            raise bad_request(f"{name}: may have {MAX_SELECTOR_VALUES} values at most")
     labels = parse_label_selector(query.get("labelSelector", ""))
     if isinstance(labels, SelectorRejected):
         raise bad_request(f"unable to parse requirement: {labels.message}")

@@ -23,8 +23,8 @@ from keepclose.apiserver.resources import (
 from keepclose.apiserver.schema import openapi2, openapi3
 from keepclose.apiserver.schema.openapi_types import Document
 from keepclose.apiserver.schema.operations import group_paths
-from keepclose.apiserver.serving.messages import HttpAnswer, HttpRequest
-from keepclose.apiserver.status_errors import no_such_path, not_acceptable
+from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse
+from keepclose.apiserver.status_errors import not_acceptable, path_not_found
 from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
 
@@ -47,7 +47,7 @@ _DISCOVERY: Final = "APIGroupDiscoveryList"
 _METRICS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 _Query = dict[str, str]
-_Page = Callable[[HttpRequest, _Query], HttpAnswer]
+_Page = Callable[[HttpRequest, _Query], HttpResponse]
 
 
 def version_info(emulated_minor: int | None = None) -> JsonObject:
@@ -253,7 +253,7 @@ def make_pages(
     """Return all pages by path; `find_problem` returns the fault of the storage, or ""."""
     pages: dict[str, _Page] = {
         "/version": _json_page(version_info(gates.emulated_minor)),
-        "/metrics": lambda _request, _query: HttpAnswer(200, metrics.page(), _METRICS),
+        "/metrics": lambda _request, _query: HttpResponse(200, metrics.page(), _METRICS),
         "/api": _discovery_page(core_versions, aggregated_core),
         "/apis": _discovery_page(lambda _: group_list(), aggregated_groups),
         "/openapi/v3": lambda request, _query: _document(request, openapi3.index_document(gates)),
@@ -277,29 +277,29 @@ def make_pages(
     return pages
 
 
-def _health(request: HttpRequest, query: _Query) -> HttpAnswer:
+def _health(request: HttpRequest, query: _Query) -> HttpResponse:
     if "verbose" not in query:
-        return HttpAnswer(200, b"ok", _TEXT)
+        return HttpResponse(200, b"ok", _TEXT)
     name = request.path.strip("/").partition("/")[0]
     passed = "".join(f"[+]{check} ok\n" for check in _CHECKS)
     text = f"{passed}{name} check passed\n"
-    return HttpAnswer(200, text.encode(), _TEXT)
+    return HttpResponse(200, text.encode(), _TEXT)
 
 
 def _readiness(find_problem: Callable[[], str]) -> _Page:
-    def page(request: HttpRequest, query: _Query) -> HttpAnswer:
+    def page(request: HttpRequest, query: _Query) -> HttpResponse:
         problem = find_problem()
         if not problem:
             return _health(request, query)
         text = f"[+]ping ok\n[-]storage failed: {problem}\nreadyz check failed\n"
-        return HttpAnswer(500, text.encode(), _TEXT)
+        return HttpResponse(500, text.encode(), _TEXT)
 
     return page
 
 
 def _json_page(value: JsonObject | None) -> _Page:
     body = msgspec.json.encode(value)
-    return lambda _request, _query: HttpAnswer(200, body, _JSON)
+    return lambda _request, _query: HttpResponse(200, body, _JSON)
 
 
 def _discovery_page(
@@ -307,7 +307,7 @@ def _discovery_page(
 ) -> _Page:
     """Return a page of aggregated discovery for clients that accept it, else of plain discovery."""
 
-    def page(request: HttpRequest, query: _Query) -> HttpAnswer:
+    def page(request: HttpRequest, query: _Query) -> HttpResponse:
         del query
         for part in request.header(b"accept").split(","):
             media_type, _, rest = part.partition(";")
@@ -319,24 +319,26 @@ def _discovery_page(
             if values.get("as") != _DISCOVERY or version not in ("v2", "v2beta1"):
                 continue
             content_type = f"application/json;g=apidiscovery.k8s.io;v={version};as={_DISCOVERY}"
-            return HttpAnswer(200, msgspec.json.encode(aggregated(version)), content_type.encode())
-        return HttpAnswer(200, msgspec.json.encode(plain(request.header(b"host"))), _JSON)
+            return HttpResponse(
+                200, msgspec.json.encode(aggregated(version)), content_type.encode()
+            )
+        return HttpResponse(200, msgspec.json.encode(plain(request.header(b"host"))), _JSON)
 
     return page
 
 
 def _group_page(path: str, gates: FeatureGates) -> _Page:
-    def page(request: HttpRequest, query: _Query) -> HttpAnswer:
+    def page(request: HttpRequest, query: _Query) -> HttpResponse:
         del query
         document = openapi3.group_document(path, gates)
         if document is None:
-            raise no_such_path()
+            raise path_not_found()
         return _document(request, document)
 
     return page
 
 
-def _openapi2(request: HttpRequest, gates: FeatureGates) -> HttpAnswer:
+def _openapi2(request: HttpRequest, gates: FeatureGates) -> HttpResponse:
     accept = request.header(b"accept")
     if "protobuf" in accept:
         return _document(request, openapi2.protobuf_document(gates))
@@ -347,8 +349,8 @@ def _openapi2(request: HttpRequest, gates: FeatureGates) -> HttpAnswer:
     return _document(request, openapi2.json_document(gates))
 
 
-def _document(request: HttpRequest, document: Document) -> HttpAnswer:
+def _document(request: HttpRequest, document: Document) -> HttpResponse:
     headers = ((b"ETag", document.etag.encode()), (b"Vary", b"Accept"))
     if request.header(b"if-none-match") == document.etag:
-        return HttpAnswer(304, b"", headers=headers)
-    return HttpAnswer(200, document.body, document.media_type.encode(), headers)
+        return HttpResponse(304, b"", headers=headers)
+    return HttpResponse(200, document.body, document.media_type.encode(), headers)

@@ -32,7 +32,7 @@ _EVENT_SOURCES: Final = frozenset({"source", "reportingComponent"})
 _BOOLEANS: Final = frozenset({"spec.unschedulable", "spec.hostNetwork"})
 _NO_LABELS: Final[dict[str, str]] = {}
 # How many objects keep their decoded fields; most watchers select among the same few changes.
-_MOST_CACHED: Final = 256
+_MAX_CACHED: Final = 256
 _CONTINUE_API_VERSION: Final = "meta.k8s.io/v1"
 
 _decode_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -108,7 +108,7 @@ def _read_fields(resource: Resource, entry: Entry) -> dict[str, str]:
         return cached[2]
     obj = _decode_selectable(resource, entry.data)
     values = {field: _text_at(obj, field) for field in resource.selectable}
-    if len(_cached_fields) >= _MOST_CACHED:
+    if len(_cached_fields) >= _MAX_CACHED:
         _cached_fields.clear()
     _cached_fields[id(entry)] = (entry, resource, values)
     return values
@@ -161,7 +161,7 @@ class Candidates(NamedTuple):
     selection: ListSelection
 
 
-def read_one(store: ObjectStore, target: RequestTarget) -> Entry:
+def get_entry(store: ObjectStore, target: RequestTarget) -> Entry:
     """Return the named object. Raises StatusError 404."""
     resource = target.resource
     entry = store.get(resource.store, target.namespace, target.name)
@@ -172,7 +172,7 @@ def read_one(store: ObjectStore, target: RequestTarget) -> Entry:
 
 def read_list(store: ObjectStore, target: RequestTarget, options: ListOptions) -> Listed:
     """Return the selected objects, by namespace and name."""
-    return choose(read_candidates(store, target, options), options)
+    return select_entries(read_candidates(store, target, options), options)
 
 
 def read_candidates(store: ObjectStore, target: RequestTarget, options: ListOptions) -> Candidates:
@@ -192,7 +192,7 @@ def read_candidates(store: ObjectStore, target: RequestTarget, options: ListOpti
     return Candidates(entries, version, selection)
 
 
-def choose(candidates: Candidates, options: ListOptions) -> Listed:
+def select_entries(candidates: Candidates, options: ListOptions) -> Listed:
     """Return the selected objects up to the limit; safe in a thread."""
     selected, selection = candidates.entries, candidates.selection
     if not selection.matches_all:

@@ -26,7 +26,7 @@ from keepclose.apiserver.status_errors import (
     unsupported_media_type,
 )
 from keepclose.kube.yaml_nodes import YamlError, YamlLimits
-from keepclose.kube.yaml_values import explain, read_yaml
+from keepclose.kube.yaml_values import explain_yaml_error, read_yaml
 from keepclose.model.field_errors import invalid as invalid_value
 from keepclose.model.field_errors import required
 from keepclose.model.json_values import (
@@ -336,10 +336,9 @@ def _read_yaml(body: bytes, media_type: str, kind: str) -> tuple[Any, list[str]]
     if not isinstance(outcome, YamlError):
         value, repeated = outcome
         return {} if value is None else value, repeated
+    cause = explain_yaml_error(outcome)
     if media_type == APPLY_YAML:
-        why = f"error converting YAML to JSON: {explain(outcome)}"
-        raise bad_request(f"error decoding YAML: {why}")
+        raise bad_request(f"error decoding YAML: error converting YAML to JSON: {cause}")
     raise bad_request(
-        f"the object provided is unrecognized (must be of type {kind}): {explain(outcome)} "
-        f"({_summary(body)})"
+        f"the object provided is unrecognized (must be of type {kind}): {cause} ({_summary(body)})"
     )

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.apiserver.serving.messages import HttpAnswer
+from keepclose.apiserver.serving.http_messages import HttpResponse
 from keepclose.apiserver.serving.negotiation import JSON_FORM, ResponseForm, encode, shape_object
 from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.serving.writing import Written
 from keepclose.apiserver.status_errors import StatusError
 
-MOST_OF_ONE: Final = 256
-_MOST_CHARACTERS: Final = 4096
+MAX_OF_ONE: Final = 256
+_MAX_CHARACTERS: Final = 4096
 _PLAIN: Final = ResponseForm()
 _UNAUTHORIZED: Final = 401
 
@@ -31,7 +31,7 @@ Headers = tuple[tuple[bytes, bytes], ...]
 def warning_headers(texts: Iterable[str]) -> Headers:
     """Return the headers of the warnings, without duplicates; () without warnings."""
     fit = [text for text in dict.fromkeys(texts) if text and not _has_controls(text)]
-    if sum(map(len, fit)) > _MOST_CHARACTERS:
+    if sum(map(len, fit)) > _MAX_CHARACTERS:
         fit = _truncate(fit)
     return tuple((b"Warning", _warning_value(text)) for text in fit)
 
@@ -40,9 +40,9 @@ def _truncate(texts: list[str]) -> list[str]:
     kept: list[str] = []
     total = 0
     for text in texts:
-        if total >= _MOST_CHARACTERS:
+        if total >= _MAX_CHARACTERS:
             break
-        kept.append(text[:MOST_OF_ONE])
+        kept.append(text[:MAX_OF_ONE])
         total += len(kept[-1])
     return kept
 
@@ -63,37 +63,37 @@ def content_type_of(form: ResponseForm) -> bytes:
     return b"application/json" if form.media_type == JSON_FORM else b"application/yaml"
 
 
-def answer_with(code: int, data: bytes, form: ResponseForm) -> HttpAnswer:
+def respond_with(code: int, data: bytes, form: ResponseForm) -> HttpResponse:
     """Return the response with a rendered body."""
-    return HttpAnswer(code, data, content_type_of(form))
+    return HttpResponse(code, data, content_type_of(form))
 
 
-def answer_written(
+def respond_written(
     target: RequestTarget, written: Written, warnings: list[str], form: ResponseForm
-) -> HttpAnswer:
+) -> HttpResponse:
     """Return the response to a write: the written object and its warnings."""
     if form == _PLAIN and written.entry is not None and not target.resource.stored_as:
         data = written.entry.data
     else:
         shaped = shape_object(target.resource, written.object, form)
         data = encode(shaped, form.media_type)
-    answer = answer_with(201 if written.created else 200, data, form)
+    answer = respond_with(201 if written.created else 200, data, form)
     answer.headers = warning_headers(warnings + written.warnings)
     return answer
 
 
-def answer_status(
+def respond_status(
     code: int, status: dict[str, Any], warnings: list[str], form: ResponseForm
-) -> HttpAnswer:
+) -> HttpResponse:
     """Return the response with a Status and its warnings."""
-    answer = answer_with(code, encode(status, form.media_type), form)
+    answer = respond_with(code, encode(status, form.media_type), form)
     answer.headers = warning_headers(warnings)
     return answer
 
 
-def answer_failure(failure: StatusError) -> HttpAnswer:
+def respond_error(failure: StatusError) -> HttpResponse:
     """Return the response to a failed request."""
-    answer = HttpAnswer(failure.code, msgspec.json.encode(failure.status()))
+    answer = HttpResponse(failure.code, msgspec.json.encode(failure.status()))
     if failure.retry_after is not None:
         answer.headers = ((b"Retry-After", str(failure.retry_after).encode()),)
     answer.headers += warning_headers(failure.warnings)

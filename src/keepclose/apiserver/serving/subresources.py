@@ -24,7 +24,7 @@ import msgspec
 
 from keepclose.apiserver.registry.metadata import selector_text
 from keepclose.apiserver.resources import BINDINGS, BY_KIND, Resource
-from keepclose.apiserver.serving.object_meta import settle_namespace
+from keepclose.apiserver.serving.object_meta import assign_namespace
 from keepclose.apiserver.serving.options import RequestTarget
 from keepclose.apiserver.serving.writing import timestamp
 from keepclose.apiserver.status_errors import (
@@ -68,7 +68,7 @@ def bind_pod(
     name of the pod is that of the Binding.
     """
     metadata, node_reference = binding["metadata"], binding.get("target") or {}
-    settle_namespace(store, target, metadata)
+    assign_namespace(store, target, metadata)
     labels = dict(metadata.get("labels") or {})
     if target.resource is BINDINGS:
         # NB: here kube-apiserver replaces the uid of the Binding and does not check it.
@@ -230,7 +230,7 @@ def write_scale(resource: Resource, workload: JsonObject, scale: JsonObject) -> 
     return changed
 
 
-def refusal_of(path: str) -> str:
+def container_request_error(path: str) -> str:
     """Return why a request for a running container is rejected; "" for other requests."""
     match = _match_container_path(path)
     if match is None:
@@ -246,8 +246,8 @@ def refusal_of(path: str) -> str:
     return f"pods/{subresource} is not served: {_NO_CONTAINERS}; {alternative}"
 
 
-def refuse_container_request(path: str) -> None:
+def reject_container_request(path: str) -> None:
     """Raise StatusError when the request needs a running container."""
-    why = refusal_of(path)
+    why = container_request_error(path)
     if why:
         raise StatusError(501, "NotImplemented", why, details={})

@@ -39,12 +39,12 @@ MIN_TIMEOUT_SECONDS: Final = 1800.0
 GATHER_SECONDS: Final = 0.03
 GATHER_SECONDS_EACH: Final = 0.0003
 # The limit of a frame, because a slow watcher holds a whole frame in memory.
-LARGEST_FRAME: Final = 1 << 20
+MAX_FRAME: Final = 1 << 20
 # Work on more objects, or on more bytes, runs in a thread.
 FEW_OBJECTS: Final = 64
 _FEW_BYTES: Final = 32 * 1024
 # A watcher with more pending changes is dropped.
-_MOST_WAITING: Final = 10_000
+_MAX_WAITING: Final = 10_000
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
 _T = TypeVar("_T")
@@ -85,7 +85,7 @@ class Watch:
         *,
         include: str = "",
         bookmark_seconds: float = BOOKMARK_SECONDS,
-        most_waiting: int = _MOST_WAITING,
+        most_waiting: int = _MAX_WAITING,
         take_turn: Turn | None = None,
         run: _Run | None = None,
     ) -> None:
@@ -151,7 +151,7 @@ class Watch:
         initial, self._initial = self._initial, []
         if not self._selection.matches_all:
             initial = await self._run_maybe_in_thread(initial, partial(self._select, initial))
-        largest = LARGEST_FRAME if self._plain else RENDERED_BYTES
+        largest = MAX_FRAME if self._plain else RENDERED_BYTES
         for start, stop in portions(initial, largest):
             add = partial(self._added, initial[start:stop])
             if self._plain:
@@ -201,7 +201,7 @@ class Watch:
                 if not changes:
                     continue
             self._version = changes[-1].version
-            largest = LARGEST_FRAME if self._plain else RENDERED_BYTES
+            largest = MAX_FRAME if self._plain else RENDERED_BYTES
             entries = [change.entry for change in changes]
             for start, stop in portions(entries, largest):
                 portion = changes[start:stop]

@@ -27,13 +27,13 @@ from keepclose.apiserver.resources import BY_STORE, Resource
 from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.types import Type, load_types
 from keepclose.apiserver.serving.object_meta import (
+    assign_namespace,
     check_name,
     check_versions,
     generate_name,
-    settle_namespace,
 )
 from keepclose.apiserver.serving.options import RequestTarget, WriteOptions
-from keepclose.apiserver.serving.reading import read_one
+from keepclose.apiserver.serving.reading import get_entry
 from keepclose.apiserver.status_errors import (
     StatusError,
     already_exists,
@@ -114,7 +114,7 @@ class ObjectWriter:
 
     def current(self, target: RequestTarget) -> JsonObject:
         """Return the current object in the version of the target."""
-        stored: JsonObject = msgspec.json.decode(read_one(self.store, target).data)
+        stored: JsonObject = msgspec.json.decode(get_entry(self.store, target).data)
         return events.from_stored(target.resource, stored)
 
     def create(
@@ -213,7 +213,7 @@ class ObjectWriter:
 
     def _assign_metadata(self, target: RequestTarget, metadata: JsonObject, now: str) -> None:
         """Set the metadata of a new object that the server assigns."""
-        settle_namespace(self.store, target, metadata)
+        assign_namespace(self.store, target, metadata)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = generate_name(self.store, target, str(metadata["generateName"]))
         for name in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):

@@ -92,7 +92,7 @@ _MARK_CHECKSUM: Final = struct.Struct(">I")
 _MARK_SIZE: Final = _MARK_BODY.size + _MARK_CHECKSUM.size
 
 
-def damaged(path: Path, what: str) -> DamagedError:
+def damaged_error(path: Path, what: str) -> DamagedError:
     """Return the error for a damaged file of a store."""
     return DamagedError(path, f"is damaged: {what}", _RESTORE)
 
@@ -105,7 +105,7 @@ def expected_schema(file_format: int) -> list[tuple[str, str, str, str]]:
     return [("table", name, name, _TABLES[name]) for name in names]
 
 
-def refuse_odd_files(path: Path) -> None:
+def reject_irregular_files(path: Path) -> None:
     """Raise a StorageError when a file of the store is not regular or belongs to another user.
 
     NB: SQLite, or any open of a file by its name, would block on a named pipe.
@@ -129,7 +129,7 @@ def refuse_odd_files(path: Path) -> None:
             raise StorageError(where, what, _USE_OTHER_DIRECTORY)
 
 
-def refuse_remains(path: Path) -> None:
+def reject_orphaned_wal(path: Path) -> None:
     """Raise a StorageError when the database is missing while its write-ahead log is there."""
     # NB: SQLite would replay the writes of the lost file into the new one.
     if has_wal(path):
@@ -181,7 +181,7 @@ def check_file(path: Path) -> int:
         what = "is not a store of keepclose" if header else "is empty, which a store never is"
         raise StorageError(path, what, _USE_OTHER_DIRECTORY)
     if len(header) < _HEADER_SIZE:
-        raise damaged(path, "it ends within its header")
+        raise damaged_error(path, "it ends within its header")
     if _number(header, 68) != APPLICATION_ID:
         raise StorageError(path, "is a database of another program", _USE_OTHER_DIRECTORY)
     file_format = _number(header, 60)
@@ -192,7 +192,7 @@ def check_file(path: Path) -> int:
             "use that version of keepclose, or choose another directory",
         )
     if file_format not in (FORMAT, FORMAT_WITHOUT_SUMMARY):
-        raise damaged(path, f"it has format {file_format}, which does not exist")
+        raise damaged_error(path, f"it has format {file_format}, which does not exist")
     # NB: SQLite would roll such a journal back into the file; the store never has one.
     if path.with_name(path.name + "-journal").exists():
         what = f"has {path.name}-journal beside it, which a store never has"
@@ -201,7 +201,7 @@ def check_file(path: Path) -> int:
     want_size = _number(header, 28) * (65536 if page_size == 1 else page_size)
     # NB: with a write-ahead log, the file may be shorter than its header says.
     if size < want_size and not has_wal(path):
-        raise damaged(path, f"it has {size} of {want_size} bytes")
+        raise damaged_error(path, f"it has {size} of {want_size} bytes")
     return file_format
 
 
@@ -305,7 +305,7 @@ class Mark(NamedTuple):
     chain: int
 
 
-def link(chain: int, version: int, checksum: int) -> int:
+def extend_chain(chain: int, version: int, checksum: int) -> int:
     """Return the chain extended by one row."""
     return crc32(b"%d %d" % (version, checksum), chain)
 
@@ -331,7 +331,7 @@ def read_mark(path: Path) -> Mark | None:
     if len(content) == _MARK_SIZE:
         mark = Mark(*_MARK_BODY.unpack(content[: _MARK_BODY.size])[1:])
     if mark is None or content != encode_mark(*mark):
-        raise damaged(where, "it does not match its checksum")
+        raise damaged_error(where, "it does not match its checksum")
     return mark
 
 

@@ -23,7 +23,13 @@ from typing import Final, Literal, NamedTuple
 
 from keepclose.apiserver.storage.entries import DELETED, StoredChange
 from keepclose.apiserver.storage.errors import DiskFullError, StorageError
-from keepclose.apiserver.storage.files import INSERT_ROW, INSERT_SUMMARY, Lock, encode_mark, link
+from keepclose.apiserver.storage.files import (
+    INSERT_ROW,
+    INSERT_SUMMARY,
+    Lock,
+    encode_mark,
+    extend_chain,
+)
 from keepclose.apiserver.storage.recovery import (
     LogRow,
     RecoverySummary,
@@ -248,7 +254,7 @@ class Log:
         for row in rows:
             version, row_checksum = row[0], row[7]
             total = add_row(total, version, row_checksum)
-            chain = link(chain, version, row_checksum)
+            chain = extend_chain(chain, version, row_checksum)
         self._summary = RecoverySummary(identity, base, version, number + len(rows), total, chain)
 
     def _write_mark(self, *, may_fail: bool = False) -> None:

@@ -32,13 +32,13 @@ from keepclose.apiserver.storage.files import (
     check_file,
     create_file,
     create_mark,
-    damaged,
+    damaged_error,
     expected_schema,
     has_wal,
     mark_path,
     read_mark,
-    refuse_odd_files,
-    refuse_remains,
+    reject_irregular_files,
+    reject_orphaned_wal,
 )
 from keepclose.apiserver.storage.history import FIRST_VERSION
 from keepclose.apiserver.storage.log import Log, Synchronous, write_summary
@@ -126,7 +126,7 @@ def open_log(
     lock = Lock(directory)
     path = directory / DATA_FILE
     try:
-        refuse_odd_files(path)
+        reject_irregular_files(path)
         _create_missing(path)
         try:
             contents = _read_contents(path, lock)
@@ -149,7 +149,7 @@ def open_log(
 def _create_missing(path: Path) -> None:
     if path.exists():
         return
-    refuse_remains(path)
+    reject_orphaned_wal(path)
     mark = read_mark(path)
     if mark is not None and mark.version > FIRST_VERSION:
         what = f"is missing, while {mark_path(path).name} records version {mark.version}"
@@ -172,7 +172,7 @@ def _read_contents(path: Path, lock: Lock) -> _Contents:
     # NB: a mark beside an old file was left by a crash during the upgrade of its format.
     mark = None if is_old else read_mark(path)
     if mark is None and not is_old:
-        raise damaged(mark_path(path), "it is missing")
+        raise damaged_error(mark_path(path), "it is missing")
     shm = path.with_name(path.name + "-shm")
     had_shm = shm.exists()
     # Without a write-ahead log SQLite need not touch any other file.
@@ -185,7 +185,7 @@ def _read_contents(path: Path, lock: Lock) -> _Contents:
                 _check_against_mark(path, contents, mark)
             return contents
     except sqlite3.Error as error:
-        raise damaged(path, str(error)) from error
+        raise damaged_error(path, str(error)) from error
     finally:
         if not had_shm:
             shm.unlink(missing_ok=True)
@@ -204,14 +204,14 @@ def _read_rows(
         marked=0 if mark is None else mark.version,
     )
     if summary is not None and summary.checksum(recovered.floors) != _summary_checksum(connection):
-        raise damaged(path, "its summary or its floors do not match their checksum")
+        raise damaged_error(path, "its summary or its floors do not match their checksum")
     if connection.execute(SELECT_SCHEMA).fetchall() != expected_schema(
         FORMAT_WITHOUT_SUMMARY if is_old else FORMAT
     ):
-        raise damaged(path, "its tables are not those of a store")
+        raise damaged_error(path, "its tables are not those of a store")
     (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if result != "ok":
-        raise damaged(path, result)
+        raise damaged_error(path, result)
     identity = os.urandom(16) if summary is None else summary.identity
     whole = RecoverySummary(
         identity,
@@ -228,7 +228,7 @@ def _read_summary(path: Path, connection: sqlite3.Connection) -> RecoverySummary
     rows = connection.execute("SELECT * FROM summary").fetchall()
     types = (bytes, int, int, int, int, int, int)
     if len(rows) != 1 or tuple(map(type, rows[0])) != types:
-        raise damaged(path, "its summary cannot be read")
+        raise damaged_error(path, "its summary cannot be read")
     return RecoverySummary(*rows[0][:-1])
 
 
@@ -240,17 +240,17 @@ def _summary_checksum(connection: sqlite3.Connection) -> int:
 def _check_against_mark(path: Path, contents: _Contents, mark: Mark) -> None:
     """Reject a store that ends before the mark, or one to which the mark does not belong."""
     if mark.identity != contents.summary.identity:
-        raise damaged(path, f"{mark_path(path).name} belongs to another store")
+        raise damaged_error(path, f"{mark_path(path).name} belongs to another store")
     version = contents.summary.version
     if version < mark.version:
         lost = f"versions {version + 1} to {mark.version} were acknowledged and are missing"
         wal = path.with_name(path.name + "-wal")
         broken = find_wal_damage(wal)
-        raise damaged(wal, f"{broken}; {lost}") if broken else damaged(path, lost)
+        raise damaged_error(wal, f"{broken}; {lost}") if broken else damaged_error(path, lost)
     chain = contents.recovered.chain_at_mark
     if chain is not None and chain != mark.chain:
         what = f"version {mark.version} is not the one that was acknowledged"
-        raise damaged(path, what)
+        raise damaged_error(path, what)
 
 
 def _connect(path: Path, synchronous: Synchronous) -> sqlite3.Connection:

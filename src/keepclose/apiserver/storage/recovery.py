@@ -33,8 +33,8 @@ from keepclose.apiserver.storage.files import (
     Mark,
     create_file,
     create_mark,
-    damaged,
-    link,
+    damaged_error,
+    extend_chain,
     mark_path,
     read_mark,
 )
@@ -122,7 +122,7 @@ def recover(
     checked_floors: dict[str, int] = {}
     for store, floor in floors.items():
         if not isinstance(floor, int):
-            raise damaged(path, f"{store!r} cannot have been compacted up to {floor!r}")
+            raise damaged_error(path, f"{store!r} cannot have been compacted up to {floor!r}")
         checked_floors[store] = floor
     start = RecoverySummary(b"", version=max(checked_floors.values(), default=FIRST_VERSION))
     start = summary or start
@@ -140,12 +140,12 @@ def recover(
                 recovered.chain_at_mark = recovered.chain
         except (Malformed, TypeError, ValueError) as error:
             what = f"row {row[0]!r} of its log cannot be used: {error}"
-            raise damaged(path, what) from error
+            raise damaged_error(path, what) from error
     if not checked:
         try:
             _check_sum(recovered, start)
         except Malformed as error:
-            raise damaged(path, str(error)) from error
+            raise damaged_error(path, str(error)) from error
     return recovered
 
 
@@ -168,7 +168,7 @@ def _replay(row: LogRow, recovered: Recovered) -> None:
         if version != recovered.version + 1:
             raise Malformed(f"version {recovered.version + 1} is missing")
         recovered.version = version
-        recovered.chain = link(recovered.chain, version, row_checksum)
+        recovered.chain = extend_chain(recovered.chain, version, row_checksum)
     recovered.rows += 1
     recovered.total = add_row(recovered.total, version, row_checksum)
     objects = recovered.objects.setdefault(store, {})

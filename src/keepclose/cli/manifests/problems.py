@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.model.field_errors import CauseType, FieldError
+from keepclose.model.field_errors import FieldError, FieldErrorType
 from keepclose.model.plain_text import make_plain
 
 _INDENT: Final = " " * len("error: ")
@@ -69,10 +69,10 @@ def describe_field_error(error: FieldError, *, place: InputPlace, subject: str) 
 
 def suggest_fix(error: FieldError) -> str:
     """Return how to fix a validation error, in one line, or "" where its message must do."""
-    if error.type is CauseType.NOT_SUPPORTED:
+    if error.type is FieldErrorType.NOT_SUPPORTED:
         choice = _closest(str(error.value), error.detail)
         return f"did you mean {choice}?" if choice else ""
-    if error.type is CauseType.INVALID:
+    if error.type is FieldErrorType.INVALID:
         if error.detail.startswith("expected a string, got a number"):
             # NB: the value cannot be suggested: the file may say 1.10 where the number is 1.1.
             return "put it in quotes, otherwise it is a number"

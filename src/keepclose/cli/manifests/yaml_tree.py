@@ -21,7 +21,7 @@ from keepclose.kube.yaml_nodes import (
     YamlLimits,
     compose,
 )
-from keepclose.kube.yaml_values import KEY_NEEDS_TEXT, KEY_REPEATED, MERGE_NEEDS_MAP, Builder
+from keepclose.kube.yaml_values import KEY_NEEDS_TEXT, KEY_REPEATED, MERGE_NEEDS_MAP, YamlBuilder
 
 # A manifest may be as long as the cluster is large, but what aliases repeat is bounded.
 _LIMITS: Final = YamlLimits()
@@ -98,7 +98,7 @@ def compose_tree(text: str) -> Node | Unreadable | None:
 def build_value(node: Node) -> Any:
     """Return the plain value of a node, or an Unreadable for its first node without a value."""
     try:
-        return Builder(_LIMITS, exact=False).build(node)
+        return YamlBuilder(_LIMITS, exact=False).build(node)
     except YamlError as error:
         return _explain_value(error)
 
@@ -106,7 +106,7 @@ def build_value(node: Node) -> Any:
 def read_members(node: MappingNode) -> dict[str, Node] | Unreadable:
     """Return the members of a map by their keys, merged ones included."""
     try:
-        return Builder(_LIMITS, exact=False).members(node)
+        return YamlBuilder(_LIMITS, exact=False).members(node)
     except YamlError as error:
         return _explain_value(error)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from keepclose.cli.render.screen import Line, Screen, cell_len
 from keepclose.cli.render.traffic_table import EMPTY_CELL, WIDEST_NAME, print_traffic
-from keepclose.lab.cluster.tour import CONNECTIONS, Forecast, Sight
+from keepclose.lab.cluster.tour import CONNECTIONS, Forecast, StepResult
 from keepclose.lab.cluster.tour_steps import TOUR_SERVICE, HintedEndpoint, TourStep
 from keepclose.lab.traffic.report import TrafficReport
 
@@ -57,7 +57,7 @@ def print_command(console: Screen, command: str) -> None:
     console.print(Line.assemble(("$ ", "dim"), (command, "green")), soft_wrap=True)
 
 
-def print_sight(console: Screen, sight: Sight) -> None:
+def print_sight(console: Screen, sight: StepResult) -> None:
     """Print the hints, the traffic and the explanation of a step."""
     console.print()
     _print_hints(console, sight.endpoints)

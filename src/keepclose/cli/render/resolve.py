@@ -16,7 +16,7 @@ import msgspec
 from keepclose.advise.resolution import ResolvedPort, ResolvedService
 from keepclose.cli.render.screen import Grid, Group, Line, Padding, RenderableType, Screen
 from keepclose.model.workload import Node
-from keepclose.routing.reasons import SEEN_IN_CHOICE, Reason
+from keepclose.routing.reasons import VISIBLE_IN_SELECTION, Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
 from keepclose.routing.service_ports import TrafficPolicy
 from keepclose.routing.topology import RoutingMode
@@ -261,7 +261,7 @@ def _reasons(resolved: ResolvedService) -> list[tuple[Reason, int]]:
         first.setdefault((reason.code, reason.message), reason)
     for node, ports in resolved.nodes.items():
         for reason in (reason for port in ports for reason in port.selection.reasons):
-            if reason.code not in SEEN_IN_CHOICE:
+            if reason.code not in VISIBLE_IN_SELECTION:
                 key = (reason.code, re.sub(rf"\b{re.escape(node)}\b", "*", reason.message))
                 first.setdefault(key, reason)
                 nodes.setdefault(key, set()).add(node)

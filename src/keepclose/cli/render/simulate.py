@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from keepclose.cli.render.progress import format_rate
 from keepclose.cli.render.screen import Grid, Line, Screen
-from keepclose.cli.simulation import AlgorithmChoice
+from keepclose.cli.simulate_options import AlgorithmChoice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example, SizeClass
 from keepclose.simulate.datasets import DataSet

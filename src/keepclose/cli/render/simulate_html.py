@@ -22,7 +22,7 @@ from keepclose.cli.render.charts import (
     draw_ridges,
 )
 from keepclose.cli.render.simulate import name_size
-from keepclose.cli.simulation import AlgorithmChoice
+from keepclose.cli.simulate_options import AlgorithmChoice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example
 from keepclose.simulate.datasets import DataSet

@@ -15,7 +15,7 @@ import msgspec
 
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ConfigError
-from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
+from keepclose.system.files import MAX_SETTINGS_BYTES, read_input
 
 # How often a file of secrets is checked; kubelets replace tokens minutes before they expire.
 RECHECK_S: Final = 60.0
@@ -78,7 +78,7 @@ class SecretFile:
             stat = os.stat(self._path)  # noqa: PTH116
             seen = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if seen != self._seen:
-                data = read_input(self._path, most=MOST_SETTINGS_BYTES, takes_pipes=False)
+                data = read_input(self._path, most=MAX_SETTINGS_BYTES, takes_pipes=False)
                 # NB: a file that is being written may be empty; the old content is still better.
                 if data.strip() or self._seen is None:
                     self._data, self._seen = data, seen

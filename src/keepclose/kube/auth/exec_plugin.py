@@ -28,7 +28,7 @@ EXEC_API_VERSIONS: Final = (
 )
 # A plugin may call an identity provider, or wait for the user at a browser.
 _LIMIT_S: Final = 60.0
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 """The most that a plugin may print; a certificate with chain and key has a few thousand bytes."""
 # How long before their expiry credentials count as expired.
 MARGIN_S: Final = 5.0
@@ -139,7 +139,7 @@ class ExecCredentials:
             transport.close()
             await run.ended
         if run.is_too_much:
-            why = f"{command} printed more than {_MOST_BYTES >> 20} MiB"
+            why = f"{command} printed more than {_MAX_BYTES >> 20} MiB"
             raise self._error(why, fix="run it by hand to see what it prints")
         if code := transport.get_returncode():
             said = " ".join(run.error_output.decode(errors="replace").split())[-300:]
@@ -209,7 +209,7 @@ class _Run(asyncio.SubprocessProtocol):
         """Collect output, up to a limit."""
         printed = self._printed[fd]
         printed += data
-        if len(printed) > _MOST_BYTES:
+        if len(printed) > _MAX_BYTES:
             self.is_too_much = True
             printed.clear()
             self._stop()

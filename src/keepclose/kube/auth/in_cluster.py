@@ -15,7 +15,7 @@ from keepclose.kube.auth.kubeconfig import find_kubeconfigs, load_kubeconfig
 from keepclose.kube.connection import ConnectionSettings, ConnectionUser
 from keepclose.kube.errors import ConfigError
 from keepclose.kube.transport.aiohttp_transport import ServerAddress
-from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
+from keepclose.system.files import MAX_SETTINGS_BYTES, read_input
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -50,7 +50,7 @@ def load_in_cluster(
     )
 
 
-def load_settings(
+def load_connection_settings(
     path: str | os.PathLike[str] | None = None,
     context: str | None = None,
     env: Mapping[str, str] | None = None,
@@ -68,6 +68,6 @@ def load_settings(
 
 def _read(file: Path) -> bytes:
     try:
-        return read_input(file, most=MOST_SETTINGS_BYTES)
+        return read_input(file, most=MAX_SETTINGS_BYTES)
     except OSError as error:
         raise unreadable(str(file), error) from error

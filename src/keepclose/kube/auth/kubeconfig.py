@@ -29,7 +29,7 @@ from keepclose.kube.errors import ConfigError
 from keepclose.kube.transport.aiohttp_transport import ServerAddress
 from keepclose.kube.yaml_nodes import YamlError, YamlLimits
 from keepclose.kube.yaml_values import read_yaml
-from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
+from keepclose.system.files import MAX_SETTINGS_BYTES, read_input
 
 # A kubeconfig of a thousand clusters, users and contexts has fewer than 20,000 nodes.
 _LIMITS: Final = YamlLimits(nodes=200_000)
@@ -184,7 +184,7 @@ def _merge(files: list[Path]) -> _Merged:
 
 def _read_file(file: Path) -> Fields:
     try:
-        text = read_input(file, most=MOST_SETTINGS_BYTES).decode()
+        text = read_input(file, most=MAX_SETTINGS_BYTES).decode()
     except OSError as error:
         raise unreadable(str(file), error) from error
     except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from keepclose.kube.auth.credentials import unreadable
 from keepclose.kube.errors import ConfigError
-from keepclose.system.files import MOST_SETTINGS_BYTES, read_input
+from keepclose.system.files import MAX_SETTINGS_BYTES, read_input
 
 _TYPE_NAMES: Final[tuple[tuple[type, str], ...]] = (
     (bool, "a boolean"),
@@ -121,7 +121,7 @@ class Fields:
         if not named:
             return b""
         try:
-            return read_input(named, most=MOST_SETTINGS_BYTES)
+            return read_input(named, most=MAX_SETTINGS_BYTES)
         except OSError as error:
             raise unreadable(named, error, field=self.path(field), source=self.file) from error
 

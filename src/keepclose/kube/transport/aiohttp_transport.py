@@ -37,16 +37,16 @@ CONNECT_S: Final = 10.0
 KEEPALIVE_S: Final = 30.0
 # A watch of a busy cluster is read in chunks of this size rather than line by line.
 BUFFER_BYTES: Final = 1 << 18
-MOST_ANSWER_BYTES: Final = 1 << 30
+MAX_ANSWER_BYTES: Final = 1 << 30
 """The largest answer: the list of all pods of 5,000 nodes has half of it."""
-MOST_FAILURE_BYTES: Final = 8 << 20
+MAX_FAILURE_BYTES: Final = 8 << 20
 """The largest answer of an error status."""
 _CONNECTIONS: Final = 100
 # How often, and for how many seconds each, closing waits for the last sockets.
 _CLOSE_POLLS: Final = 50
 _CLOSE_POLL_S: Final = 0.01
 # Over this size aiohttp warns about a body of bytes, because it sends it in one write.
-_LARGEST_WHOLE_BODY: Final = 1 << 20
+_MAX_WHOLE_BODY: Final = 1 << 20
 
 
 def make_context(
@@ -177,7 +177,7 @@ class AioResponse:
             raise explain_fault(error, self._host) from error
 
     async def _read_whole(self) -> bytes:
-        most = MOST_ANSWER_BYTES if self.status < 300 else MOST_FAILURE_BYTES
+        most = MAX_ANSWER_BYTES if self.status < 300 else MAX_FAILURE_BYTES
         chunks: list[bytes] = []
         left = most
         while chunk := await self._response.content.readany():
@@ -349,4 +349,4 @@ class AioTransport:
 
 def _streamable(body: bytes | None) -> bytes | BytesIO | None:
     """Return a body in a form that aiohttp sends without blocking the event loop."""
-    return BytesIO(body) if body is not None and len(body) > _LARGEST_WHOLE_BODY else body
+    return BytesIO(body) if body is not None and len(body) > _MAX_WHOLE_BODY else body

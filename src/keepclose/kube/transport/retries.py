@@ -33,7 +33,7 @@ _FIRST_S: Final = 0.8
 CAP_S: Final = 30.0
 HEALTHY_S: Final = 60.0
 # Beyond this many doublings any window is at its cap; 2.0**n would overflow one day.
-_MOST_DOUBLINGS: Final = 60
+_MAX_DOUBLINGS: Final = 60
 _log = structlog.get_logger()
 
 
@@ -78,7 +78,7 @@ class Backoff:
                 self.failures = 0
             self._alive_since = None
         self.failures += 1
-        doublings = min(self.failures, _MOST_DOUBLINGS)
+        doublings = min(self.failures, _MAX_DOUBLINGS)
         window_end = min(self._cap_s, self._first_s * 2.0**doublings)
         return max(self._random.uniform(self._first_s, window_end), retry_after or 0.0)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, UnreadableObject
 from keepclose.kube.requests import Kind
-from keepclose.model.decoding import WHOLE, Rejected, convert_as
+from keepclose.model.decoding import WHOLE_OBJECT, Rejected, convert_as
 from keepclose.model.field_errors import FieldError, invalid
 from keepclose.model.meta import ObjectMeta
 
@@ -105,7 +105,9 @@ def decode_page(kind: Kind[_T], body: bytes, *, where: str) -> Page[_T]:
         for raw in raw_list.items or []:
             result = read_object(kind, raw)
             if result is None:
-                rejected.append((kind_and_name_of(raw), invalid(WHOLE, None, "is not a map")))
+                rejected.append(
+                    (kind_and_name_of(raw), invalid(WHOLE_OBJECT, None, "is not a map"))
+                )
             elif isinstance(result, Rejected):
                 rejected.append((kind_and_name_of(raw), result.cause))
             else:

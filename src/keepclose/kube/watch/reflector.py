@@ -53,18 +53,18 @@ IDLE_S: Final = 70.0
 # Initial events come without a pause; a server that pauses does not send the final bookmark.
 INITIAL_IDLE_S: Final = 10.0
 SHORT_WATCH_S: Final = 1.0
-MOST_EMPTY_WATCHES: Final = 3
-MOST_NAMED_OBJECTS: Final = 100
+MAX_EMPTY_WATCHES: Final = 3
+MAX_NAMED_OBJECTS: Final = 100
 """How many unreadable objects are named in a row; after that one a minute."""
 _NAMED_RATE: Final = 1 / 60
 # The names of objects that come and go must not accumulate.
-_MOST_REMEMBERED: Final = 1000
+_MAX_REMEMBERED: Final = 1000
 # After these the server has not tried to list, so there is no reason to list in another way.
 _NOT_TRIED: Final = (ConnectionRefused, TooManyRequests, Unauthorized, Forbidden)
 # After these the same watch may work later; any other rejection means a bad resource version.
 _MAY_PASS: Final = (TooManyRequests, Unauthorized, Forbidden, ServerError)
 # After so many failures a command that runs once concludes that this is no Kubernetes API server.
-_MOST_FAILURES: Final = 2
+_MAX_FAILURES: Final = 2
 # The answers of servers that cannot stream a list.
 _NOT_STREAMED: Final = frozenset({400, 405, 406, 415, 422, 501})
 # The answer of a server whose etcd is too old to stream; a plain list still works.
@@ -84,7 +84,7 @@ class FailureLog:
         self._kind = kind
         self._failure = ""
         self._unreadable: dict[str, str] = {}
-        self._named = TokenBucket(clock, rate=_NAMED_RATE, burst=MOST_NAMED_OBJECTS)
+        self._named = TokenBucket(clock, rate=_NAMED_RATE, burst=MAX_NAMED_OBJECTS)
         self._unnamed = 0
         self.on_recovery: Callable[[], None] = _do_nothing
         """Called when a request succeeds after a failure."""
@@ -106,7 +106,7 @@ class FailureLog:
         """Log an object that cannot be decoded, once for each cause, within the rate limit."""
         if self._unreadable.get(name) == str(cause):
             return
-        if len(self._unreadable) >= _MOST_REMEMBERED:
+        if len(self._unreadable) >= _MAX_REMEMBERED:
             self._unreadable.clear()
         self._unreadable[name] = str(cause)
         if self._named.take():
@@ -212,7 +212,7 @@ class Reflector(Generic[_T]):
     def _is_final(self, failure: KubeError) -> bool:
         if isinstance(failure, Forbidden | Unauthorized):
             return True
-        if self.errors < _MOST_FAILURES:
+        if self.errors < _MAX_FAILURES:
             return False
         is_refusal = isinstance(failure, ApiError) and not isinstance(failure, _MAY_PASS)
         return isinstance(failure, BrokenStream) or is_refusal
@@ -376,7 +376,7 @@ class Reflector(Generic[_T]):
     def _count_empty_watch(self) -> None:
         """Count watches in a row without an event; the resource version may be the cause."""
         self._empty_watches = 0 if self._has_events else self._empty_watches + 1
-        if self._empty_watches >= MOST_EMPTY_WATCHES:
+        if self._empty_watches >= MAX_EMPTY_WATCHES:
             self._forget_version()
 
     def _forget_version(self) -> None:

@@ -34,8 +34,8 @@ _T = TypeVar("_T")
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 # An object may have 1.5 MB in etcd; a line far beyond that is no event.
-LONGEST_LINE: Final = 64 << 20
-MOST_INITIAL_BYTES: Final = 1 << 30
+MAX_LINE: Final = 64 << 20
+MAX_INITIAL_BYTES: Final = 1 << 30
 """The most bytes before the bookmark that ends the initial events, as much as a list may have."""
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 _CHANGES: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
@@ -95,7 +95,7 @@ class WatchEvent(msgspec.Struct, Generic[_T], frozen=True, gc=False):
     rejected: tuple[str, FieldError] | None = None
 
 
-class Lines:
+class LineSplitter:
     """Splits a stream of chunks into lines."""
 
     def __init__(self) -> None:
@@ -236,7 +236,7 @@ async def read_events(
     ConnectionLost when the stream ends within a line, and TimedOut when no byte arrived for
     `idle_timeout` seconds: a connection whose peer is gone may stay silent forever.
     """
-    lines = Lines()
+    lines = LineSplitter()
     decode = decoder.decode
     initial_bytes = 0
     while True:
@@ -253,11 +253,11 @@ async def read_events(
                 is_initial = is_initial and not event.initial_events_end
                 yield event
         initial_bytes += len(chunk)
-        if is_initial and initial_bytes > MOST_INITIAL_BYTES:
-            reason = f"its initial objects have more than {MOST_INITIAL_BYTES >> 20} MB"
+        if is_initial and initial_bytes > MAX_INITIAL_BYTES:
+            reason = f"its initial objects have more than {MAX_INITIAL_BYTES >> 20} MB"
             raise BrokenStream(where, reason)
-        if lines.size > LONGEST_LINE:
-            reason = f"a line of the watch has more than {LONGEST_LINE >> 20} MB"
+        if lines.size > MAX_LINE:
+            reason = f"a line of the watch has more than {MAX_LINE >> 20} MB"
             raise BrokenStream(where, reason)
     rest = lines.rest()
     if rest and not rest.isspace():

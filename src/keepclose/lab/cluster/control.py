@@ -25,7 +25,7 @@ from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
 ReportProgress = Callable[[JsonObject], None]
 ControlHandler = Callable[[JsonObject, ReportProgress], Awaitable[JsonObject]]
-_MOST_REQUEST_BYTES: Final = 1 << 20
+_MAX_REQUEST_BYTES: Final = 1 << 20
 _log = structlog.get_logger(__name__)
 
 
@@ -56,7 +56,7 @@ class ControlServer:
         # NB: if this task is cancelled while the server starts, a server that serves at once could
         # not be closed any more.
         self._server = await asyncio.start_unix_server(
-            self._accept, sock=listener, limit=_MOST_REQUEST_BYTES, start_serving=False
+            self._accept, sock=listener, limit=_MAX_REQUEST_BYTES, start_serving=False
         )
         await self._server.start_serving()
 

@@ -25,8 +25,8 @@ from keepclose.system.private_files import BrokenFileError, PrivateDirectory
 
 # In /proc/PID/stat, counted after the name in parentheses: field 22 of the whole line.
 _START_FIELD: Final = 19
-_MOST_DIGITS: Final = 20
-DEFAULT_HOME: Final = Path("~/.keepclose")
+_MAX_DIGITS: Final = 20
+DEFAULT_DATA_DIR: Final = Path("~/.keepclose")
 _MARKER: Final = "made-by-keepclose-up"
 LOCK: Final = "lab.lock"
 _STATE: Final = "lab.json"
@@ -55,7 +55,7 @@ def identify_self() -> bytes:
 def parse_holder(content: bytes) -> Holder | None:
     """Return the holder, or None if the content is incomplete."""
     words = content.decode("ascii", "replace").split()
-    are_numbers = all(word.isdecimal() and len(word) <= _MOST_DIGITS for word in words)
+    are_numbers = all(word.isdecimal() and len(word) <= _MAX_DIGITS for word in words)
     if len(words) != 2 or not are_numbers or int(words[0]) <= 1:
         return None
     return Holder(int(words[0]), int(words[1]))
@@ -78,11 +78,11 @@ def send_signal(holder: Holder, number: signal.Signals) -> None:
         os.close(descriptor)
 
 
-class HomeError(Exception):
+class ClusterDirectoryError(Exception):
     """Why a directory cannot be used, and what to do."""
 
 
-class BusyError(HomeError):
+class BusyError(ClusterDirectoryError):
     """Another cluster holds the directory."""
 
 
@@ -97,7 +97,7 @@ class ClusterState(msgspec.Struct, frozen=True):
     packets: bool
 
 
-class Home(NamedTuple):
+class ClusterDirectory(NamedTuple):
     """The files of a cluster; a directory that is not kept is removed at the end."""
 
     directory: Path
@@ -139,7 +139,7 @@ class Home(NamedTuple):
                 content = directory.read(_STATE)
                 return None if content is None else msgspec.json.decode(content, type=ClusterState)
         except BrokenFileError as error:
-            raise HomeError(str(error)) from None
+            raise ClusterDirectoryError(str(error)) from None
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -159,7 +159,7 @@ class Home(NamedTuple):
 class _Claim:
     """A held directory, until `release` or the end of this process."""
 
-    def __init__(self, data_dir: Home, directory: PrivateDirectory, file: int) -> None:
+    def __init__(self, data_dir: ClusterDirectory, directory: PrivateDirectory, file: int) -> None:
         self.data_dir, self._directory, self._file = data_dir, directory, file
 
     def release(self) -> None:
@@ -169,7 +169,7 @@ class _Claim:
         os.close(self._file)
 
 
-def check_data_dir(data_dir: Home) -> None:
+def check_data_dir(data_dir: ClusterDirectory) -> None:
     """Check that the directory is this user's or does not exist yet; raises HomeError.
 
     Call it before a user namespace is entered: from within, all other users look alike.
@@ -177,13 +177,13 @@ def check_data_dir(data_dir: Home) -> None:
     try:
         PrivateDirectory.open(data_dir.directory).close()
     except BrokenFileError as error:
-        raise HomeError(str(error)) from None
+        raise ClusterDirectoryError(str(error)) from None
     except OSError:
         # NB: claim_data_dir reports why a directory cannot be opened.
         return
 
 
-def claim_data_dir(data_dir: Home) -> _Claim:
+def claim_data_dir(data_dir: ClusterDirectory) -> _Claim:
     """Take the directory and clear what an earlier cluster left behind.
 
     Raises BusyError if another cluster holds it, and HomeError if it cannot be used.
@@ -191,7 +191,7 @@ def claim_data_dir(data_dir: Home) -> _Claim:
     try:
         directory = PrivateDirectory.open(data_dir.directory, make=True)
     except BrokenFileError as error:
-        raise HomeError(str(error)) from None
+        raise ClusterDirectoryError(str(error)) from None
     except OSError as error:
         raise _unusable(data_dir, error) from None
     try:
@@ -212,17 +212,17 @@ def claim_data_dir(data_dir: Home) -> _Claim:
         directory.make_directory(_LOGS)
     except BrokenFileError as error:
         directory.close()
-        raise HomeError(str(error)) from None
+        raise ClusterDirectoryError(str(error)) from None
     except OSError as error:
         directory.close()
         raise _unusable(data_dir, error) from None
-    except HomeError:
+    except ClusterDirectoryError:
         directory.close()
         raise
     return _Claim(data_dir, directory, file)
 
 
-def clear_unheld(data_dir: Home) -> None:
+def clear_unheld(data_dir: ClusterDirectory) -> None:
     """Clear what a killed cluster left behind, unless another cluster holds the directory."""
     directory = _open_existing(data_dir)
     if directory is None:
@@ -234,7 +234,7 @@ def clear_unheld(data_dir: Home) -> None:
         _Claim(data_dir, directory, file).release()
 
 
-def holder_of(data_dir: Home) -> Holder | None:
+def holder_of(data_dir: ClusterDirectory) -> Holder | None:
     """Return the process that holds the directory, None if there is none or it is starting.
 
     Raises HomeError.
@@ -248,7 +248,7 @@ def holder_of(data_dir: Home) -> Holder | None:
         return parse_holder(directory.read(LOCK) or b"")
 
 
-def is_held(data_dir: Home) -> bool:
+def is_held(data_dir: ClusterDirectory) -> bool:
     """Return whether a cluster holds the directory; changes nothing. Raises HomeError."""
     directory = _open_existing(data_dir)
     if directory is None:
@@ -259,7 +259,7 @@ def is_held(data_dir: Home) -> bool:
         except FileNotFoundError:
             return False
         except BrokenFileError as error:
-            raise HomeError(str(error)) from None
+            raise ClusterDirectoryError(str(error)) from None
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -276,35 +276,37 @@ def _start_of(pid: int) -> int:
     return int(text.rpartition(")")[2].split()[_START_FIELD])
 
 
-def _unusable(data_dir: Home, error: OSError) -> HomeError:
+def _unusable(data_dir: ClusterDirectory, error: OSError) -> ClusterDirectoryError:
     # NB: names are relative to the directory, unless a parent directory is at fault.
     where = error.filename if isinstance(error.filename, str) else ""
     path = data_dir.directory / where if where else data_dir.directory
-    return HomeError(f"{path}: {error.strerror}; choose another directory with --data-dir")
+    return ClusterDirectoryError(
+        f"{path}: {error.strerror}; choose another directory with --data-dir"
+    )
 
 
-def _open_existing(data_dir: Home) -> PrivateDirectory | None:
+def _open_existing(data_dir: ClusterDirectory) -> PrivateDirectory | None:
     try:
         return PrivateDirectory.open(data_dir.directory)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except BrokenFileError as error:
-        raise HomeError(str(error)) from None
+        raise ClusterDirectoryError(str(error)) from None
     except OSError as error:
-        raise HomeError(f"{data_dir.directory}: {error.strerror}") from None
+        raise ClusterDirectoryError(f"{data_dir.directory}: {error.strerror}") from None
 
 
-def _reject_foreign_files(data_dir: Home, directory: PrivateDirectory) -> None:
+def _reject_foreign_files(data_dir: ClusterDirectory, directory: PrivateDirectory) -> None:
     if data_dir.is_kept or directory.has(_MARKER):
         return
     if any(name not in _TEMPORARY_FILES for name in directory.names()):
-        raise HomeError(
+        raise ClusterDirectoryError(
             f"{data_dir.directory} holds files that no cluster created; "
             "move them, or choose another directory with --data-dir"
         )
 
 
-def _clear(data_dir: Home, directory: PrivateDirectory) -> None:
+def _clear(data_dir: ClusterDirectory, directory: PrivateDirectory) -> None:
     if not data_dir.is_kept and directory.has(_MARKER):
         _empty(directory)
     # NB: the lock is removed last, because its absence means that the cluster has ended.
@@ -323,7 +325,7 @@ def _empty(directory: PrivateDirectory) -> None:
 
 
 def _lock_with_retries(
-    data_dir: Home, directory: PrivateDirectory
+    data_dir: ClusterDirectory, directory: PrivateDirectory
 ) -> tuple[PrivateDirectory, int | None]:
     """Lock as `_lock` does, with retries, because `is_held` also locks for a moment.
 
@@ -363,7 +365,7 @@ def _lock(directory: PrivateDirectory) -> int | None:
         os.close(file)
 
 
-def _describe_holder(data_dir: Home) -> str:
+def _describe_holder(data_dir: ClusterDirectory) -> str:
     state, holder = data_dir.read_state(), holder_of(data_dir)
     held = f" (process {holder.pid})" if holder else ""
     who = f" (process {state.pid}, {state.url})" if state else held

@@ -29,7 +29,7 @@ from keepclose.system.private_files import open_append
 
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)
-_MOST_MESSAGE_BYTES: Final = 1 << 17
+_MAX_MESSAGE_BYTES: Final = 1 << 17
 _FAILED: Final = 2
 
 
@@ -134,7 +134,7 @@ class ForkServer:
     def _read(self, on_event: Callable[[ProcessEvent], None]) -> None:
         while True:
             try:
-                data = self._channel.recv(_MOST_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+                data = self._channel.recv(_MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             except OSError:
@@ -175,7 +175,7 @@ class _ForkServerProcess:
                     os.read(wake, 4096)
                 self._reap()
             if self._channel.fileno() in readable:
-                data = self._channel.recv(_MOST_MESSAGE_BYTES)
+                data = self._channel.recv(_MAX_MESSAGE_BYTES)
                 if not data:
                     self._end()
                 self._handle(_requests.decode(data))

@@ -32,9 +32,9 @@ from msgspec.structs import replace
 from keepclose.kube.errors import KubeError
 from keepclose.lab.cluster.data_dir import (
     LOCK,
+    ClusterDirectory,
+    ClusterDirectoryError,
     ClusterState,
-    Home,
-    HomeError,
     NotRunningError,
     check_data_dir,
     claim_data_dir,
@@ -67,7 +67,7 @@ class LaunchError(Exception):
         self.place = place
 
 
-class Reports(NamedTuple):
+class StartCallbacks(NamedTuple):
     """The callbacks of a starting cluster."""
 
     step: Callable[[StartStep], None]
@@ -76,7 +76,7 @@ class Reports(NamedTuple):
     set_up_logs: Callable[[], None]
 
 
-def run_cluster(settings: ClusterSettings, reports: Reports) -> None:
+def run_cluster(settings: ClusterSettings, reports: StartCallbacks) -> None:
     """Run a cluster until SIGTERM, SIGHUP or SIGINT; nothing remains of it afterwards.
 
     Call it while the process has one thread. Raises LaunchError.
@@ -132,7 +132,7 @@ class StillRunningError(Exception):
     """Why a cluster cannot be ended."""
 
 
-def end_cluster(home: Home) -> bool:
+def end_cluster(home: ClusterDirectory) -> bool:
     """End the cluster of a directory and remove its files; return whether one ran.
 
     Raises StillRunningError and HomeError.
@@ -177,10 +177,10 @@ def temporary_cluster(
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run_claimed(settings: ClusterSettings, reports: Reports) -> None:
+def _run_claimed(settings: ClusterSettings, reports: StartCallbacks) -> None:
     try:
         check_data_dir(settings.home)
-    except HomeError as error:
+    except ClusterDirectoryError as error:
         raise LaunchError(str(error)) from error
     settings = _with_privilege(settings)
     if settings.no_packets:
@@ -190,7 +190,7 @@ def _run_claimed(settings: ClusterSettings, reports: Reports) -> None:
     os.environ["PATH"] = search_path()
     try:
         claim = claim_data_dir(settings.home)
-    except HomeError as error:
+    except ClusterDirectoryError as error:
         raise LaunchError(str(error)) from error
     try:
         fork_server = ForkServer.open(reports.set_up_logs, settings.home.logs / "up.log")
@@ -218,7 +218,7 @@ def _with_privilege(settings: ClusterSettings) -> ClusterSettings:
     return replace(settings, no_packets=why_no_packets())
 
 
-async def _run(settings: ClusterSettings, fork_server: ForkServer, reports: Reports) -> None:
+async def _run(settings: ClusterSettings, fork_server: ForkServer, reports: StartCallbacks) -> None:
     supervisor = Supervisor(settings, fork_server, reports.step)
     task = asyncio.ensure_future(supervisor.run(reports.ready))
     loop = asyncio.get_running_loop()
@@ -248,7 +248,7 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _end_holder(home: Home) -> None:
+def _end_holder(home: ClusterDirectory) -> None:
     holder = holder_of(home)
     if holder is None:
         if not is_held(home):
@@ -274,7 +274,7 @@ def _end_holder(home: Home) -> None:
         ) from None
 
 
-def _wait_for_end(home: Home, seconds: float) -> bool:
+def _wait_for_end(home: ClusterDirectory, seconds: float) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if not is_held(home):
@@ -321,7 +321,7 @@ def _wait_until_ready(
 ) -> ClusterState:
     """Wait until the cluster publishes its state, which it does before its last output."""
     assert process.stdout is not None  # noqa: S101 - a pipe was requested
-    home = Home(directory, is_kept=True)
+    home = ClusterDirectory(directory, is_kept=True)
     last_line = ""
     for line in process.stdout:
         text = line.rstrip()

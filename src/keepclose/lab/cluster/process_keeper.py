@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 from msgspec.structs import replace
 
-from keepclose.lab.cluster.data_dir import Home
+from keepclose.lab.cluster.data_dir import ClusterDirectory
 from keepclose.lab.cluster.fork_server import (
     ForkServer,
     ForkServerLost,
@@ -39,7 +39,7 @@ from keepclose.model.gates import FeatureGates
 from keepclose.routing.node_level import NodeLevelMode
 
 _FIRST_BACKOFF_S: Final = 0.1
-_MOST_BACKOFF_S: Final = 10.0
+_MAX_BACKOFF_S: Final = 10.0
 # A program that ran for so long has not failed at its start, so its backoff is reset.
 _STEADY_S: Final = 30.0
 _START_S: Final = 60.0
@@ -180,7 +180,7 @@ class ProcessKeeper:
             kept.backoff_s = _FIRST_BACKOFF_S
         _log.warning("program ended and is restarted", program=name, code=code, why=why)
         kept.restart_timer = loop.call_later(kept.backoff_s, self._relaunch, kept)
-        kept.backoff_s = min(2 * kept.backoff_s, _MOST_BACKOFF_S)
+        kept.backoff_s = min(2 * kept.backoff_s, _MAX_BACKOFF_S)
 
     def _on_loss(self) -> None:
         for kept in self._kept.values():
@@ -201,7 +201,11 @@ class Components:
     """API server, controller and the proxies of all nodes."""
 
     def __init__(
-        self, home: Home, keeper: ProcessKeeper, layout: ClusterLayout, gates: FeatureGates
+        self,
+        home: ClusterDirectory,
+        keeper: ProcessKeeper,
+        layout: ClusterLayout,
+        gates: FeatureGates,
     ) -> None:
         self._home, self._keeper, self._layout = home, keeper, layout
         self._gates = dict.fromkeys(ROLES, gates)

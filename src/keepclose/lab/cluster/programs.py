@@ -17,20 +17,20 @@ from keepclose.apiserver.assembly import ServerSettings, StartError, run_apiserv
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.process import run_controller
 from keepclose.heuristics.discovery import find_heuristics
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.errors import ConfigError
 from keepclose.lab.network.addresses import SERVICE_NETWORKS
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.proxy.nft.select_writer import CannotProgramError
-from keepclose.proxy.process import Address, Surroundings, find_families, run_proxy
+from keepclose.proxy.nft.select_writer import NftablesUnavailableError
+from keepclose.proxy.process import Address, ProxyHostSettings, find_families, run_proxy
 from keepclose.proxy.settings import ProxySettings
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
-from keepclose.runtime.pages import Listening
-from keepclose.slices.settings import Settings
+from keepclose.runtime.pages import ListenAddress
+from keepclose.slices.settings import PlannerSettings
 from keepclose.system.namespaces import enter_network
 
-_MOST_NODES: Final = 200
+_MAX_NODES: Final = 200
 # All gates but the one that excludes others.
 LAB_GATES: Final = FeatureGates(frozenset(Gate)).without(Gate.SERVICE_TOPOLOGY)
 
@@ -64,10 +64,10 @@ class ClusterLayout(NamedTuple):
             flaws.append("--zones must be at least 1")
         if self.nodes_per_zone < 1:
             flaws.append("--nodes-per-zone must be at least 1")
-        if self.zones * self.nodes_per_zone > _MOST_NODES:
+        if self.zones * self.nodes_per_zone > _MAX_NODES:
             flaws.append(
                 f"--zones times --nodes-per-zone is {self.zones * self.nodes_per_zone}; "
-                f"more than {_MOST_NODES} nodes do not fit on one machine"
+                f"more than {_MAX_NODES} nodes do not fit on one machine"
             )
         return flaws
 
@@ -119,17 +119,17 @@ class ControllerProgram(msgspec.Struct, frozen=True, tag="controller"):
     def run(self, on_ready: Callable[[str], None]) -> None:
         """Work until a signal; raises ProgramError."""
         try:
-            plan = Settings(
+            plan = PlannerSettings(
                 gates=self.gates,
                 heuristics=find_heuristics(self.gates),
                 node_level_mode=self.node_level,
             )
             run_controller(
                 ControllerSettings(plan=plan),
-                load_settings(Path(self.kubeconfig)),
+                load_connection_settings(Path(self.kubeconfig)),
                 # There is only one, and waiting for a lease would delay its restart.
                 leader_elect=False,
-                listening=Listening("127.0.0.1", 0),
+                listening=ListenAddress("127.0.0.1", 0),
                 on_ready=on_ready,
             )
         except ConfigError as error:
@@ -157,14 +157,14 @@ class ProxyProgram(msgspec.Struct, frozen=True, tag="proxy"):
                 ProxySettings(
                     node_name=self.node, gates=self.gates, families=find_families(), min_sync_s=0.0
                 ),
-                load_settings(Path(self.kubeconfig)),
-                surroundings=Surroundings(
+                load_connection_settings(Path(self.kubeconfig)),
+                host_settings=ProxyHostSettings(
                     pages=Address("127.0.0.1", 10249),
                     health=Address("0.0.0.0", 10256),  # noqa: S104 - inside the namespace
                 ),
                 on_ready=on_ready,
             )
-        except (ConfigError, CannotProgramError, OSError) as error:
+        except (ConfigError, NftablesUnavailableError, OSError) as error:
             raise ProgramError(str(error)) from error
 
 

@@ -206,7 +206,7 @@ class Applier:
             await self._client.apply(NAMESPACES, name, body, field_manager=_MANAGER)
 
 
-def flaw_of(obj: object) -> str:
+def find_manifest_error(obj: object) -> str:
     """Return why a value of a manifest cannot be applied, or "", without asking a server."""
     if not isinstance(obj, dict):
         return "expected a Kubernetes object: a map with apiVersion, kind and metadata"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
@@ -25,7 +25,7 @@ from keepclose.kube.requests import SERVICES
 from keepclose.kube.transport.retries import Retries
 from keepclose.lab.access import LabView
 from keepclose.lab.cluster.control import ControlServer
-from keepclose.lab.cluster.data_dir import ClusterState, Home
+from keepclose.lab.cluster.data_dir import ClusterDirectory, ClusterState
 from keepclose.lab.cluster.fork_server import ForkServer
 from keepclose.lab.cluster.handlers import make_handlers
 from keepclose.lab.cluster.process_keeper import Components, ProcessKeeper
@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 class ClusterSettings(msgspec.Struct, frozen=True):
     """The settings of a cluster."""
 
-    home: Home
+    home: ClusterDirectory
     layout: ClusterLayout
     gates: FeatureGates
     port: int = 6443
@@ -211,7 +211,7 @@ class Supervisor:
         return f"{zones}, {nodes}, {packets}"
 
     def _connect(self, kubeconfig: os.PathLike[str]) -> Client:
-        return connect(load_settings(kubeconfig), clock=self._clock, retries=_ONCE)
+        return connect(load_connection_settings(kubeconfig), clock=self._clock, retries=_ONCE)
 
     async def _until(self, awaited: Awaitable[object]) -> None:
         """Await something, or fail with the first part of the lab that fails meanwhile."""

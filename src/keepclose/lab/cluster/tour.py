@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from keepclose.heuristics.discovery import find_heuristics
-from keepclose.kube.auth.in_cluster import load_settings
+from keepclose.kube.auth.in_cluster import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
@@ -77,7 +77,7 @@ class Forecast(NamedTuple):
     """The zone of the busiest endpoint."""
 
 
-class Sight(NamedTuple):
+class StepResult(NamedTuple):
     """The result of a step."""
 
     step: TourStep
@@ -117,9 +117,9 @@ class Tour:
 
     def __init__(self, directory: Path, *, has_packets: bool, timeout_s: float = HINTS_S) -> None:
         self._directory, self._has_packets, self._timeout_s = directory, has_packets, timeout_s
-        self._settings = load_settings(directory / "kubeconfig")
+        self._settings = load_connection_settings(directory / "kubeconfig")
 
-    def take(self, step: TourStep) -> Sight:
+    def take(self, step: TourStep) -> StepResult:
         """Make the changes of the step and return the result; raises TourError."""
         try:
             before = None
@@ -138,7 +138,7 @@ class Tour:
         gates = self._gates()
         strategy = choose_strategy(service, gates=gates, heuristics=find_heuristics(gates))
         endpoints = tuple(hinted_endpoints(observed.slices))
-        return Sight(step, endpoints, service, strategy.reasons, traffic, before)
+        return StepResult(step, endpoints, service, strategy.reasons, traffic, before)
 
     def _change(self, changes: Sequence[TourChange]) -> None:
         for change in changes:

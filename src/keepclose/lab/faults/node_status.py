@@ -13,7 +13,7 @@ from typing import Final
 from keepclose.kube.requests import Kind
 from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
 from keepclose.model.json_values import JsonObject
-from keepclose.model.meta import Frozen, ObjectMeta
+from keepclose.model.meta import ApiStruct, ObjectMeta
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import StatusCondition
 
@@ -35,20 +35,20 @@ _HEALTHY: Final = {
 }
 
 
-class LifecycleNodeStatus(Frozen, frozen=True):
+class LifecycleNodeStatus(ApiStruct, frozen=True):
     """The conditions of a node."""
 
     conditions: tuple[StatusCondition, ...] = ()
 
 
-class LifecycleNodeSpec(Frozen, frozen=True):
+class LifecycleNodeSpec(ApiStruct, frozen=True):
     """Taints and cordon of a node; taints stay undecoded, because their times must survive."""
 
     taints: tuple[JsonObject, ...] = ()
     unschedulable: bool = False
 
 
-class LifecycleNode(Frozen, frozen=True, omit_defaults=False):
+class LifecycleNode(ApiStruct, frozen=True, omit_defaults=False):
     """A node, with the fields that faults change."""
 
     metadata: ObjectMeta = ObjectMeta()

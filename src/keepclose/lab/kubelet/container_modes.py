@@ -26,14 +26,14 @@ SLOW_START_S: Final = 5.0
 _WORDS_WITH_MODE: Final = 2
 _PORT_DIGITS: Final = 5
 # Kubernetes has such times as signed integers of 32 bits.
-_LONGEST_S: Final = 2.0**31 - 1
+_MAX_S: Final = 2.0**31 - 1
 _SLEEP: Final = re.compile(r"(?:^|[\s/;&|(])sleep\s+(\d+(?:\.\d+)?)")
 INVALID_NAME: Final = "InvalidImageName"
 PULL_FAILED: Final = "ErrImagePull"
 PULL_BACK_OFF: Final = "ImagePullBackOff"
 NO_IMAGE: Final = (INVALID_NAME, PULL_FAILED, PULL_BACK_OFF)
 """The waiting reasons of a container without its image."""
-_MOST_NAME_CHARACTERS: Final = 255
+_MAX_NAME_CHARACTERS: Final = 255
 _COMPONENT: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
 _HOST: Final = (
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -155,7 +155,7 @@ def find_image_error(image: str) -> ImageError | None:
     if not image:
         return None
     match = _REFERENCE.fullmatch(image)
-    if match is None or len(match["path"]) > _MOST_NAME_CHARACTERS:
+    if match is None or len(match["path"]) > _MAX_NAME_CHARACTERS:
         return ImageError(INVALID_NAME, _explain_name(image))
     host = _host_of(match)
     if host == "invalid" or host.startswith("invalid.") or host.endswith(".invalid"):
@@ -201,7 +201,7 @@ def _slow_start_s(container: ContainerSpec) -> float:
 
 def _bounded(seconds: float) -> float:
     """Return a time that a clock can reach: a spec may have 1e999, or nan."""
-    return float(min(seconds, _LONGEST_S)) if seconds > 0 else 0.0
+    return float(min(seconds, _MAX_S)) if seconds > 0 else 0.0
 
 
 def _option(words: Sequence[str], name: str) -> str:

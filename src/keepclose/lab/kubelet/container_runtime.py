@@ -41,7 +41,7 @@ CRASH_LOOP: Final = "CrashLoopBackOff"
 CREATING: Final = Waiting("ContainerCreating")
 _NEVER_STARTED: Final = (CREATING.reason, *NO_IMAGE)
 _LOST: Final = 255
-_MOST_DOUBLINGS: Final = 10
+_MAX_DOUBLINGS: Final = 10
 
 
 class Moment(NamedTuple):
@@ -114,7 +114,7 @@ class ContainerInstance:
     @property
     def back_off_s(self) -> float:
         """The backoff after the last crash."""
-        doublings = min(max(0, self._crashes - 1), _MOST_DOUBLINGS)
+        doublings = min(max(0, self._crashes - 1), _MAX_DOUBLINGS)
         return float(min(LAST_BACK_OFF_S, FIRST_BACK_OFF_S * 2**doublings))
 
     def start(self, now: Moment) -> None:

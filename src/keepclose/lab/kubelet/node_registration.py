@@ -33,7 +33,7 @@ from keepclose.lab.faults.node_status import (
 from keepclose.lab.network.addresses import NodeNumbering
 from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.json_values import JsonObject
-from keepclose.model.meta import Frozen, ObjectMeta
+from keepclose.model.meta import ApiStruct, ObjectMeta
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import StatusCondition
 
@@ -49,15 +49,15 @@ _CONDITIONS: Final = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-class _NodeInfo(Frozen, frozen=True):
+class _NodeInfo(ApiStruct, frozen=True):
     os_image: str = ""
 
 
-class _InformedStatus(Frozen, frozen=True):
+class _InformedStatus(ApiStruct, frozen=True):
     node_info: _NodeInfo = _NodeInfo()
 
 
-class _InformedNode(Frozen, frozen=True):
+class _InformedNode(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     status: _InformedStatus = _InformedStatus()
 

@@ -20,7 +20,7 @@ from keepclose.lab.kubelet.pod_status import report_status
 NEVER: Final = "Never"
 _FIRST_RETRY_S: Final = 0.5
 LAST_RETRY_S: Final = 60.0
-_MOST_DOUBLINGS: Final = 10
+_MAX_DOUBLINGS: Final = 10
 
 
 class ContainerEvent(NamedTuple):
@@ -71,7 +71,7 @@ class PodInstance:
 
     def back_off(self, now: Moment) -> None:
         """Back off after the network has failed, longer each time."""
-        doublings = min(self._failures, _MOST_DOUBLINGS)
+        doublings = min(self._failures, _MAX_DOUBLINGS)
         self._failures += 1
         self._retry_at = now.monotonic + min(LAST_RETRY_S, _FIRST_RETRY_S * 2**doublings)
 

@@ -23,7 +23,7 @@ from keepclose.lab.kubelet.container_modes import PodPorts, Port
 from keepclose.lab.kubelet.pod_networks import PodPlace
 from keepclose.system.threads import open_in_thread
 
-MOST_HEADER_BYTES: Final = 32_768
+MAX_HEADER_BYTES: Final = 32_768
 _END: Final = b"\r\n\r\n"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -107,7 +107,7 @@ class HttpServer(asyncio.Protocol):
                 continue
             end = self._buffer.find(_END)
             if end < 0:
-                if len(self._buffer) > MOST_HEADER_BYTES:
+                if len(self._buffer) > MAX_HEADER_BYTES:
                     self._refuse(b"431 Request Header Fields Too Large")
                 return
             head, self._buffer = self._buffer[:end], self._buffer[end + len(_END) :]

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from keepclose.kube.requests import Kind
-from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, ObjectReference
+from keepclose.model.meta import ApiStruct, NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.workload import ContainerPort, PodIP, StatusCondition
 
 _ENDED: Final = ("Succeeded", "Failed")
@@ -26,45 +26,45 @@ class PodMeta(ObjectMeta, frozen=True):
     deletion_grace_period_seconds: int | None = None
 
 
-class Sleep(Frozen, frozen=True):
+class Sleep(ApiStruct, frozen=True):
     """A hook that waits."""
 
     seconds: float = 0
 
 
-class ContainerCommand(Frozen, frozen=True):
+class ContainerCommand(ApiStruct, frozen=True):
     """A hook that runs a command."""
 
     command: tuple[str, ...] = ()
 
 
-class LifecycleHook(Frozen, frozen=True):
+class LifecycleHook(ApiStruct, frozen=True):
     """A lifecycle hook of a container; other kinds of hooks take no time."""
 
     sleep: Sleep | None = None
     exec: ContainerCommand | None = None
 
 
-class Lifecycle(Frozen, frozen=True):
+class Lifecycle(ApiStruct, frozen=True):
     """The hooks of a container."""
 
     pre_stop: LifecycleHook | None = None
 
 
-class Probe(Frozen, frozen=True):
+class Probe(ApiStruct, frozen=True):
     """The delay of a container's first probe."""
 
     initial_delay_seconds: int = 0
 
 
-class Variable(Frozen, frozen=True):
+class Variable(ApiStruct, frozen=True):
     """A variable of a container's environment; one with `valueFrom` has no value."""
 
     name: str = ""
     value: str = ""
 
 
-class ContainerSpec(Frozen, frozen=True):
+class ContainerSpec(ApiStruct, frozen=True):
     """A container to run."""
 
     name: str = ""
@@ -78,13 +78,13 @@ class ContainerSpec(Frozen, frozen=True):
     restart_policy: str = ""
 
 
-class ReadinessGate(Frozen, frozen=True):
+class ReadinessGate(ApiStruct, frozen=True):
     """A condition, set by another component, without which a pod is not ready."""
 
     condition_type: str = ""
 
 
-class KubeletSpec(Frozen, frozen=True):
+class KubeletSpec(ApiStruct, frozen=True):
     """The containers of a pod and its node."""
 
     node_name: str = ""
@@ -115,20 +115,20 @@ class PodCondition(StatusCondition, frozen=True):
     observed_generation: int = 0
 
 
-class Running(Frozen, frozen=True):
+class Running(ApiStruct, frozen=True):
     """Since when a container runs."""
 
     started_at: str | None = None
 
 
-class Waiting(Frozen, frozen=True):
+class Waiting(ApiStruct, frozen=True):
     """Why a container does not run yet, or not again."""
 
     reason: str = ""
     message: str = ""
 
 
-class Terminated(Frozen, frozen=True, omit_defaults=False):
+class Terminated(ApiStruct, frozen=True, omit_defaults=False):
     """How a container ended."""
 
     exit_code: int = 0
@@ -138,7 +138,7 @@ class Terminated(Frozen, frozen=True, omit_defaults=False):
     container_id: str = msgspec.field(default="", name="containerID")
 
 
-class ContainerState(Frozen, frozen=True):
+class ContainerState(ApiStruct, frozen=True):
     """One of the three; none of them for a container that never existed."""
 
     running: Running | UnsetType = UNSET
@@ -146,7 +146,7 @@ class ContainerState(Frozen, frozen=True):
     terminated: Terminated | UnsetType = UNSET
 
 
-class ContainerStatus(Frozen, frozen=True, omit_defaults=False):
+class ContainerStatus(ApiStruct, frozen=True, omit_defaults=False):
     """The status of a container."""
 
     name: str = ""
@@ -160,7 +160,7 @@ class ContainerStatus(Frozen, frozen=True, omit_defaults=False):
     last_state: ContainerState = ContainerState()
 
 
-class KubeletStatus(Frozen, frozen=True):
+class KubeletStatus(ApiStruct, frozen=True):
     """What a kubelet reports of a pod; the conditions include those of other components."""
 
     # The metadata.generation of the pod that this status describes.
@@ -180,7 +180,7 @@ class KubeletStatus(Frozen, frozen=True):
         return next((condition for condition in self.conditions if condition.type == type), None)
 
 
-class KubeletPod(Frozen, frozen=True, omit_defaults=False):
+class KubeletPod(ApiStruct, frozen=True, omit_defaults=False):
     """A pod as its kubelet sees it."""
 
     metadata: PodMeta = PodMeta()

@@ -17,7 +17,7 @@ LOAD_BALANCER_NETWORKS: Final = ("203.0.113.0/24", "2001:db8:cafe::/64")
 OUTSIDE_ADDRESSES: Final = ("172.18.255.254", "fd00:172::ffff")
 NODE_PREFIX_LENGTHS: Final = (16, 64)
 # A bridge of Linux has 1023 ports.
-MOST_NODES: Final = 1000
+MAX_NODES: Final = 1000
 GATEWAY: Final = 1
 CLIENT: Final = 2
 FIRST_POD: Final = 3
@@ -44,8 +44,8 @@ class NodeNumbering(NamedTuple):
 
 def node_addresses(number: int) -> NodeNumbering:
     """Return the addresses of a node, counted from 1; raises NetworkError beyond the last."""
-    if not 1 <= number <= MOST_NODES:
-        raise NetworkError(f"there can be 1 to {MOST_NODES} nodes, not node {number}")
+    if not 1 <= number <= MAX_NODES:
+        raise NetworkError(f"there can be 1 to {MAX_NODES} nodes, not node {number}")
     high, low = divmod(number, 256)
     return NodeNumbering(
         number,

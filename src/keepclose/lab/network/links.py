@@ -29,7 +29,12 @@ from keepclose.lab.network.addresses import (
     NodeNumbering,
     mac_address,
 )
-from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace, search_path
+from keepclose.system.namespaces import (
+    NetworkError,
+    NetworkNamespace,
+    create_network_namespace,
+    search_path,
+)
 
 _T = TypeVar("_T")
 # Addresses can be used at once, without duplicate address detection.
@@ -71,7 +76,7 @@ _AT_ONCE: Final = 4
 # The group of links to delete: the kernel deletes a whole group as quickly as one link.
 _DELETED_GROUP: Final = 7
 NO_DELAY_LINES: Final = ("qdisc delete dev eth0 root",)
-_MOST_DELAYS: Final = 15
+_MAX_DELAYS: Final = 15
 _PROBES: Final = (
     ("qdisc add dev lo root netem delay 1ms", "netem (sch_netem)"),
     ("qdisc replace dev lo root handle 1: prio", "prio (sch_prio)"),
@@ -218,8 +223,8 @@ def delay_lines(delays: Iterable[tuple[NodeNumbering, float]]) -> list[str]:
             groups.setdefault(f"{milliseconds:.3f}ms", []).append(node)
     if not groups:
         return []
-    if len(groups) > _MOST_DELAYS:
-        raise NetworkError(f"{len(groups)} different delays from one node, {_MOST_DELAYS} at most")
+    if len(groups) > _MAX_DELAYS:
+        raise NetworkError(f"{len(groups)} different delays from one node, {_MAX_DELAYS} at most")
     bands = len(groups) + 1
     # NB: a prio qdisc needs at least two bands and a map for all sixteen priorities.
     lines = [f"qdisc add dev eth0 root handle 1: prio bands {bands} priomap{' 0' * 16}"]
@@ -240,7 +245,7 @@ def check_delays() -> None:
     """Try out delays in a temporary namespace; raises NetworkError if the kernel has none."""
     if shutil.which("tc", path=search_path()) is None:
         raise NetworkError("tc is not installed (package iproute2)")
-    trial = make_namespace("trial")
+    trial = create_network_namespace("trial")
     try:
         for line, kind in _PROBES:
             try:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from keepclose.lab.network.links import NODE_SETTINGS, run_batch
-from keepclose.system.namespaces import NetworkError, make_namespace, search_path
+from keepclose.system.namespaces import NetworkError, create_network_namespace, search_path
 
 _CLONE_NEWUSER: Final = 0x10000000
 _CLONE_NEWNET: Final = 0x40000000
@@ -130,9 +130,9 @@ def _unshare(flag: int, what: str) -> None:
 
 def _try_network() -> None:
     with contextlib.ExitStack() as stack:
-        near = make_namespace("trial", NODE_SETTINGS)
+        near = create_network_namespace("trial", NODE_SETTINGS)
         stack.callback(near.close)
-        far = make_namespace("trial")
+        far = create_network_namespace("trial")
         stack.callback(far.close)
         trials = {
             "veth links": [f"link add trial type veth peer name eth0 netns {far.path}"],

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
 _T = TypeVar("_T")
-MOST_HELD: Final = 16
+MAX_HELD: Final = 16
 """More than a proxy opens; a client that reconnects leaves older connections behind."""
 
 
@@ -87,7 +87,7 @@ class Relay:
             writer.transport.abort()
         elif self._is_holding:
             self._held.append((reader, writer))
-            if len(self._held) > MOST_HELD:
+            if len(self._held) > MAX_HELD:
                 self._held.popleft()[1].transport.abort()
         else:
             self._start(reader, writer)

@@ -48,7 +48,7 @@ from keepclose.lab.network.links import (
     run_batches,
     try_batches,
 )
-from keepclose.system.namespaces import NetworkError, NetworkNamespace, make_namespace
+from keepclose.system.namespaces import NetworkError, NetworkNamespace, create_network_namespace
 
 Between = Callable[[str, str], float]
 
@@ -262,7 +262,7 @@ def _create(
     requested: Sequence[tuple[str, Mapping[str, int | str]]], undoing: contextlib.ExitStack
 ) -> list[NetworkNamespace]:
     def create(name: str, settings: Mapping[str, int | str]) -> NetworkNamespace:
-        namespace = make_namespace(name, settings)
+        namespace = create_network_namespace(name, settings)
         undoing.callback(namespace.close)
         return namespace
 

@@ -46,12 +46,12 @@ from keepclose.system.namespaces import NetworkError
 from keepclose.system.threads import finish_in_thread
 
 PER_SECOND: Final = 240.0
-_MOST_OPEN: Final = 1000
+_MAX_OPEN: Final = 1000
 _POLL_S: Final = 0.2
 _ReportProgress = Callable[[JsonObject], None]
 RESTART_AT: Final = 0.1
 MOVE_AT: Final = 0.6
-_LEAST_NODES: Final = 2
+_MIN_NODES: Final = 2
 
 
 class ConnectionPath(NamedTuple):
@@ -82,7 +82,7 @@ async def keep_connecting(
             if until.is_set():
                 break
             due = max(due + 1.0 / per_second, clock())
-            if len(open_now) < _MOST_OPEN:
+            if len(open_now) < _MAX_OPEN:
                 task = asyncio.create_task(_connect(path, clock, record))
                 open_now.add(task)
                 task.add_done_callback(open_now.discard)
@@ -301,10 +301,10 @@ def choose_nodes(nodes: list[LifecycleNode], underlay: Underlay) -> dict[str, st
         and not node.is_unreachable
         and not node.spec.unschedulable
     }
-    if len(chosen) < _LEAST_NODES:
+    if len(chosen) < _MIN_NODES:
         raise LabRefusal(
             f"{len(chosen)} of {len(nodes)} nodes are healthy, and a comparison needs "
-            f"{_LEAST_NODES}; keepclose lab heal",
+            f"{_MIN_NODES}; keepclose lab heal",
             code=1,
         )
     return chosen

@@ -26,7 +26,7 @@ BEYOND_CHANCE: Final = 1e-3
 # Ten sigmas to each side: the rest is less than rounding.
 _REACH: Final = 10.0
 # From this variance on, the normal distribution is close enough, in its tails too.
-_MOST_VARIANCE: Final = 2500.0
+_MAX_VARIANCE: Final = 2500.0
 Draws = tuple[tuple[float, int], ...]
 """The chance that an endpoint is drawn, and how often; sorted, each chance once."""
 
@@ -161,7 +161,7 @@ def _read_head(head: bytes) -> tuple[ConnectionResult, int]:
 def _find_load(draws: Draws) -> Load:
     mean = sum(share * times for share, times in draws)
     variance = sum(share * (1 - share) * times for share, times in draws)
-    if variance > _MOST_VARIANCE:
+    if variance > _MAX_VARIANCE:
         return _normal(mean, math.sqrt(variance), sum(times for _, times in draws))
     least, chances = 0, [1.0]
     for share, times in draws:

@@ -32,7 +32,7 @@ from keepclose.lab.traffic.answers import (
     read_http,
 )
 
-MOST_OPEN: Final = 2048
+MAX_OPEN: Final = 2048
 # Open files that the rest of the process may need.
 _SPARE_FILES: Final = 320
 _RESET: Final = struct.pack("ii", 1, 0)
@@ -46,16 +46,16 @@ BATCH: Final = 64
 """Sockets that one thread creates inside a namespace."""
 _SLOT_SECONDS: Final = 0.1
 _TICK: Final = 0.05
-_LONGEST_ANSWER: Final = 65536
+_MAX_ANSWER: Final = 65536
 
 
 def open_limit(least: int) -> int:
     """Return how many sockets may be open at a time within the limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return MOST_OPEN
+        return MAX_OPEN
     used = sum(1 for _ in Path("/proc/self/fd").iterdir())
-    return max(least, min(MOST_OPEN, soft - used - _SPARE_FILES))
+    return max(least, min(MAX_OPEN, soft - used - _SPARE_FILES))
 
 
 def open_client_sockets(
@@ -284,7 +284,7 @@ class _Run:
         if connection.is_over:
             return
         try:
-            data = connection.socket.recv(_LONGEST_ANSWER)
+            data = connection.socket.recv(_MAX_ANSWER)
         except BlockingIOError:
             return
         except OSError as error:
@@ -296,7 +296,7 @@ class _Run:
             else:
                 connection.received += data
                 result = read_http(connection.received)
-                if result is None and (not data or len(connection.received) > _LONGEST_ANSWER):
+                if result is None and (not data or len(connection.received) > _MAX_ANSWER):
                     result = ConnectionFailure.BROKEN
             if result is None:
                 return

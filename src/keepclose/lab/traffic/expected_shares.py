@@ -20,7 +20,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates
 from keepclose.model.workload import Pod
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
-from keepclose.routing.reasons import SEEN_IN_CHOICE, Reason, ReasonCode
+from keepclose.routing.reasons import VISIBLE_IN_SELECTION, Reason, ReasonCode
 from keepclose.routing.selection import (
     EXTERNAL,
     INTERNAL,
@@ -216,7 +216,7 @@ def _reasons(
     kept: list[Reason] = []
     for reason in selection.reasons:
         # NB: a selection has reasons of both directions; the message begins with the field.
-        if reason.code in SEEN_IN_CHOICE or reason.message.startswith(opposite.field):
+        if reason.code in VISIBLE_IN_SELECTION or reason.message.startswith(opposite.field):
             continue
         is_about_policy = reason.message.startswith(direction.field)
         if is_local and not is_about_policy and reason.code is not ReasonCode.NO_ENDPOINTS:

@@ -25,7 +25,7 @@ from keepclose.model.workload import Pod
 from keepclose.routing.hint_facts import count_ready
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.reasons import ReasonCode
-from keepclose.routing.strategy import HINTING, Strategy
+from keepclose.routing.strategy import HINTING_STRATEGIES, Strategy
 from keepclose.slices.endpoints import find_port
 
 _SHOWN: Final = 2
@@ -106,7 +106,7 @@ def explain_missing_hints(
 ) -> str:
     """Return that a mechanism which needs hints has none, "" if there are or none are needed."""
     ready = [endpoint for endpoint in endpoints if endpoint.ready]
-    if strategy.name not in HINTING or not ready:
+    if strategy.name not in HINTING_STRATEGIES or not ready:
         return ""
     if any(endpoint.zone_hints or endpoint.node_hints for endpoint in ready):
         return ""

@@ -27,7 +27,7 @@ from keepclose.lab.traffic.connections import ConnectionSource, Inside
 from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.gates import FeatureGates
-from keepclose.model.meta import NamespacedName, find_near_names
+from keepclose.model.meta import NamespacedName, find_similar_names
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.routing.service_ports import RoutedPort, routed_ports
@@ -100,7 +100,7 @@ async def find_service(client: Client, text: str) -> Service:
         return await client.get(SERVICES, name, namespace=namespace)
     except NotFound:
         services = [service.key for service in (await client.list_all(SERVICES)).items]
-    near = suggest(find_near_names(name, services))
+    near = suggest(find_similar_names(name, services))
     raise LabRefusal(f"there is no Service {namespace}/{name}{near}", code=NO_ADDRESS)
 
 

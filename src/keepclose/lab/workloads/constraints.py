@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from keepclose.model.meta import Frozen
+from keepclose.model.meta import ApiStruct
 from keepclose.model.workload import Node, Taint
 
 NO_SCHEDULE: Final = "NoSchedule"
@@ -20,7 +20,7 @@ NO_EXECUTE: Final = "NoExecute"
 _NAME_FIELD: Final = "metadata.name"
 
 
-class Expression(Frozen, frozen=True):
+class Expression(ApiStruct, frozen=True):
     """One requirement on a label or a field, of a label selector or a node selector."""
 
     key: str = ""
@@ -51,7 +51,7 @@ class Expression(Frozen, frozen=True):
         return number > bound if self.operator == "Gt" else number < bound
 
 
-class NodeLabelSelector(Frozen, frozen=True):
+class NodeLabelSelector(ApiStruct, frozen=True):
     """Required labels and expressions; an empty selector matches all."""
 
     match_labels: dict[str, str] = {}
@@ -64,7 +64,7 @@ class NodeLabelSelector(Frozen, frozen=True):
         )
 
 
-class NodeSelectorTerm(Frozen, frozen=True):
+class NodeSelectorTerm(ApiStruct, frozen=True):
     """Requirements on a node that must all be met."""
 
     match_expressions: tuple[Expression, ...] = ()
@@ -80,20 +80,20 @@ class NodeSelectorTerm(Frozen, frozen=True):
         ) and all(field.matches(fields) for field in self.match_fields)
 
 
-class NodeSelector(Frozen, frozen=True):
+class NodeSelector(ApiStruct, frozen=True):
     """Terms of which one must match."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredTerm(Frozen, frozen=True):
+class PreferredTerm(ApiStruct, frozen=True):
     """A term that adds its weight to the score of a node."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(Frozen, frozen=True):
+class NodeAffinity(ApiStruct, frozen=True):
     """Which nodes a pod requires, and which it prefers."""
 
     required: NodeSelector | None = msgspec.field(
@@ -104,13 +104,13 @@ class NodeAffinity(Frozen, frozen=True):
     )
 
 
-class Affinity(Frozen, frozen=True):
+class Affinity(ApiStruct, frozen=True):
     """The affinity of a pod; only node affinity is supported."""
 
     node_affinity: NodeAffinity | None = None
 
 
-class Toleration(Frozen, frozen=True):
+class Toleration(ApiStruct, frozen=True):
     """A toleration of taints; without a key it matches all keys, without an effect all effects."""
 
     key: str = ""
@@ -127,7 +127,7 @@ class Toleration(Frozen, frozen=True):
         return self.operator in ("", "Equal") and (self.key, self.value) == (taint.key, taint.value)
 
 
-class SpreadConstraint(Frozen, frozen=True):
+class SpreadConstraint(ApiStruct, frozen=True):
     """How evenly the selected pods must be spread over the domains of a node label."""
 
     max_skew: int = 1

@@ -28,7 +28,7 @@ from keepclose.lab.workloads.constraints import (
 from keepclose.lab.workloads.types import DaemonSet, ReplicaSet, owned_by
 from keepclose.model.decoding import Rejected, convert_as
 from keepclose.model.json_values import JsonObject, parse_int64
-from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, OwnerReference
+from keepclose.model.meta import ApiStruct, NamespacedName, ObjectMeta, OwnerReference
 from keepclose.model.workload import StatusCondition
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
@@ -52,7 +52,7 @@ _DAEMON_TOLERATIONS: Final = (
 _HOST_TOLERATION: Final = ("network-unavailable", NO_SCHEDULE)
 
 
-class HostPort(Frozen, frozen=True):
+class HostPort(ApiStruct, frozen=True):
     """A port of a container; host port 0 uses none of the node's ports."""
 
     host_port: int = 0
@@ -60,14 +60,14 @@ class HostPort(Frozen, frozen=True):
     protocol: str = "TCP"
 
 
-class Resources(Frozen, frozen=True):
+class Resources(ApiStruct, frozen=True):
     """The requests and limits of a container. Quantities stay as written."""
 
     requests: dict[str, str | int | float] = {}
     limits: dict[str, str | int | float] = {}
 
 
-class PodContainer(Frozen, frozen=True):
+class PodContainer(ApiStruct, frozen=True):
     """A container of a pod."""
 
     name: str = ""
@@ -77,7 +77,7 @@ class PodContainer(Frozen, frozen=True):
     """Of an init container: Always for a sidecar."""
 
 
-class WorkloadPodSpec(Frozen, frozen=True):
+class WorkloadPodSpec(ApiStruct, frozen=True):
     """The node of a pod, or its scheduling constraints."""
 
     node_name: str = ""
@@ -101,13 +101,13 @@ class _PodCondition(StatusCondition, frozen=True):
     message: str = ""
 
 
-class _ContainerStatus(Frozen, frozen=True):
+class _ContainerStatus(ApiStruct, frozen=True):
     """How often a container was restarted."""
 
     restart_count: int = 0
 
 
-class WorkloadPodStatus(Frozen, frozen=True):
+class WorkloadPodStatus(ApiStruct, frozen=True):
     """The status of a pod."""
 
     phase: str = ""
@@ -115,7 +115,7 @@ class WorkloadPodStatus(Frozen, frozen=True):
     container_statuses: tuple[_ContainerStatus, ...] = ()
 
 
-class WorkloadPod(Frozen, frozen=True, omit_defaults=False):
+class WorkloadPod(ApiStruct, frozen=True, omit_defaults=False):
     """A pod as the workload controllers see it."""
 
     api_version: str = "v1"

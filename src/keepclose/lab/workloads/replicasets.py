@@ -9,7 +9,7 @@ are not in the cache yet creates and deletes nothing; it only writes its status.
 
 Pods are created in batches of 1, 2, 4 and so on, as in kube-controller-manager, so that a template
 that the server refuses costs one request. Before each batch the ReplicaSet is read again, and no
-pod is created while `MOST_PENDING` others do not run yet.
+pod is created while `MAX_PENDING` others do not run yet.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from keepclose.model.meta import NamespacedName
 BURST_REPLICAS: Final = 500
 """How many pods one sync creates or deletes, as in kube-controller-manager: a spec with billions of
 replicas must neither fill the memory nor delay the sync of a smaller spec."""
-MOST_PENDING: Final = 500
+MAX_PENDING: Final = 500
 """How many pods of the cluster may be Pending, and how many of one ReplicaSet may have ended,
 before no more are created: the rest of two billion replicas would fill the API server with pods
 that fit on no node."""
 CROWDED_RECHECK_S: Final = 2.0
 """After how many seconds to count Pending pods again."""
 _CROWDED: Final = (
-    f"no more pods are created while {MOST_PENDING} are Pending or have ended: "
+    f"no more pods are created while {MAX_PENDING} are Pending or have ended: "
     "scale down, or delete pods"
 )
 
@@ -237,10 +237,10 @@ class ReplicaSetSync:
         )
 
     def _room(self, replica_set: ReplicaSet) -> int:
-        """Return how many pods may be created before `MOST_PENDING` are Pending or have ended."""
+        """Return how many pods may be created before `MAX_PENDING` are Pending or have ended."""
         pending = len(self._caches.pending_pods()) + len(self._expectations.assumed())
         owned = self._caches.pods_of(replica_set.metadata.uid)
-        return max(0, MOST_PENDING - max(pending, sum(pod.has_ended for pod in owned)))
+        return max(0, MAX_PENDING - max(pending, sum(pod.has_ended for pod in owned)))
 
     def _new_pods(self, replica_set: ReplicaSet, number: int) -> list[NewPod]:
         """Return new pods, bound to a node if one fits."""

@@ -14,13 +14,13 @@ from typing import Final
 from keepclose.kube.requests import Kind
 from keepclose.lab.workloads.constraints import NodeLabelSelector
 from keepclose.model.json_values import JsonObject
-from keepclose.model.meta import Frozen, ObjectMeta, ObjectReference
+from keepclose.model.meta import ApiStruct, ObjectMeta, ObjectReference
 
 IntOrPercent = int | str
 """A number, or a part of the whole such as "25%"."""
 
 
-class WorkloadCondition(Frozen, frozen=True):
+class WorkloadCondition(ApiStruct, frozen=True):
     """A condition of a workload; those of Deployments have the time of their last update."""
 
     type: str = ""
@@ -31,21 +31,21 @@ class WorkloadCondition(Frozen, frozen=True):
     last_transition_time: str | None = None
 
 
-class RollingUpdate(Frozen, frozen=True):
+class RollingUpdate(ApiStruct, frozen=True):
     """How many pods may be unavailable or surplus during an update."""
 
     max_unavailable: IntOrPercent | None = None
     max_surge: IntOrPercent | None = None
 
 
-class RolloutStrategy(Frozen, frozen=True):
+class RolloutStrategy(ApiStruct, frozen=True):
     """How a workload is updated to a new template."""
 
     type: str = "RollingUpdate"
     rolling_update: RollingUpdate | None = None
 
 
-class ReplicaSetSpec(Frozen, frozen=True):
+class ReplicaSetSpec(ApiStruct, frozen=True):
     """The spec of a ReplicaSet."""
 
     replicas: int = 1
@@ -54,7 +54,7 @@ class ReplicaSetSpec(Frozen, frozen=True):
     min_ready_seconds: int = 0
 
 
-class ReplicaSetStatus(Frozen, frozen=True):
+class ReplicaSetStatus(ApiStruct, frozen=True):
     """The status of a ReplicaSet."""
 
     observed_generation: int = 0
@@ -66,7 +66,7 @@ class ReplicaSetStatus(Frozen, frozen=True):
     conditions: tuple[WorkloadCondition, ...] = ()
 
 
-class ReplicaSet(Frozen, frozen=True, omit_defaults=False):
+class ReplicaSet(ApiStruct, frozen=True, omit_defaults=False):
     """A ReplicaSet, with the fields that rollouts read."""
 
     api_version: str = "apps/v1"
@@ -81,7 +81,7 @@ class ReplicaSet(Frozen, frozen=True, omit_defaults=False):
         return self.spec.replicas > 0
 
 
-class DeploymentSpec(Frozen, frozen=True):
+class DeploymentSpec(ApiStruct, frozen=True):
     """The spec of a Deployment."""
 
     replicas: int = 1
@@ -94,7 +94,7 @@ class DeploymentSpec(Frozen, frozen=True):
     paused: bool = False
 
 
-class DeploymentStatus(Frozen, frozen=True):
+class DeploymentStatus(ApiStruct, frozen=True):
     """The status of a Deployment."""
 
     observed_generation: int = 0
@@ -108,7 +108,7 @@ class DeploymentStatus(Frozen, frozen=True):
     conditions: tuple[WorkloadCondition, ...] = ()
 
 
-class Deployment(Frozen, frozen=True, omit_defaults=False):
+class Deployment(ApiStruct, frozen=True, omit_defaults=False):
     """A Deployment, with the fields that rollouts read."""
 
     api_version: str = "apps/v1"
@@ -118,7 +118,7 @@ class Deployment(Frozen, frozen=True, omit_defaults=False):
     status: DeploymentStatus = DeploymentStatus()
 
 
-class DaemonSetSpec(Frozen, frozen=True):
+class DaemonSetSpec(ApiStruct, frozen=True):
     """The spec of a DaemonSet."""
 
     selector: NodeLabelSelector | None = None
@@ -127,7 +127,7 @@ class DaemonSetSpec(Frozen, frozen=True):
     min_ready_seconds: int = 0
 
 
-class DaemonSetStatus(Frozen, frozen=True):
+class DaemonSetStatus(ApiStruct, frozen=True):
     """The status of a DaemonSet."""
 
     observed_generation: int = 0
@@ -140,7 +140,7 @@ class DaemonSetStatus(Frozen, frozen=True):
     number_unavailable: int = 0
 
 
-class DaemonSet(Frozen, frozen=True, omit_defaults=False):
+class DaemonSet(ApiStruct, frozen=True, omit_defaults=False):
     """A DaemonSet, with the fields that rollouts read."""
 
     api_version: str = "apps/v1"

@@ -105,7 +105,7 @@ def deprecated_node_names(endpoint_slice: EndpointSlice | None) -> frozenset[str
     return frozenset(name for name in names if name)
 
 
-def warnings_on_create(endpoint_slice: EndpointSlice) -> list[str]:
+def slice_warnings_on_create(endpoint_slice: EndpointSlice) -> list[str]:
     """Return the warnings for the client that created the slice."""
     warnings: list[str] = []
     if endpoint_slice.address_type == FQDN:
@@ -114,7 +114,7 @@ def warnings_on_create(endpoint_slice: EndpointSlice) -> list[str]:
     return warnings + _bad_ip_warnings(endpoint_slice)
 
 
-def warnings_on_update(endpoint_slice: EndpointSlice) -> list[str]:
+def slice_warnings_on_update(endpoint_slice: EndpointSlice) -> list[str]:
     """Return the warnings for the client that updated the slice."""
     return _bad_ip_warnings(endpoint_slice)
 

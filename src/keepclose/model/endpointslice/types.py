@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from keepclose.model.meta import Frozen, NamespacedName, ObjectMeta, ObjectReference
+from keepclose.model.meta import ApiStruct, NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.well_known import SERVICE_NAME_LABEL
 
 
-class EndpointConditions(Frozen, frozen=True):
+class EndpointConditions(ApiStruct, frozen=True):
     """Conditions of an endpoint; absent means ready, serving as ready, and not terminating."""
 
     ready: bool | None = None
@@ -14,26 +14,26 @@ class EndpointConditions(Frozen, frozen=True):
     terminating: bool | None = None
 
 
-class ForZone(Frozen, frozen=True):
+class ForZone(ApiStruct, frozen=True):
     """A zone whose clients should use the endpoint."""
 
     name: str = ""
 
 
-class ForNode(Frozen, frozen=True):
+class ForNode(ApiStruct, frozen=True):
     """A node whose clients should use the endpoint."""
 
     name: str = ""
 
 
-class EndpointHints(Frozen, frozen=True):
+class EndpointHints(ApiStruct, frozen=True):
     """The zones and nodes whose clients should use an endpoint."""
 
     for_zones: tuple[ForZone, ...] = ()
     for_nodes: tuple[ForNode, ...] = ()
 
 
-class Endpoint(Frozen, frozen=True):
+class Endpoint(ApiStruct, frozen=True):
     """One backend of a Service."""
 
     addresses: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Endpoint(Frozen, frozen=True):
         return self.conditions.ready is True
 
 
-class EndpointPort(Frozen, frozen=True):
+class EndpointPort(ApiStruct, frozen=True):
     """One port of all endpoints in a slice."""
 
     name: str | None = None
@@ -60,7 +60,7 @@ class EndpointPort(Frozen, frozen=True):
     app_protocol: str | None = None
 
 
-class EndpointSlice(Frozen, frozen=True, omit_defaults=False):
+class EndpointSlice(ApiStruct, frozen=True, omit_defaults=False):
     """A subset of the endpoints of a Service, with common ports."""
 
     api_version: str = "discovery.k8s.io/v1"
@@ -77,7 +77,7 @@ class EndpointSlice(Frozen, frozen=True, omit_defaults=False):
         return NamespacedName(self.metadata.namespace, labels.get(SERVICE_NAME_LABEL, ""))
 
 
-class EndpointAddress(Frozen, frozen=True):
+class EndpointAddress(ApiStruct, frozen=True):
     """One address of a legacy Endpoints object."""
 
     ip: str = ""
@@ -86,7 +86,7 @@ class EndpointAddress(Frozen, frozen=True):
     target_ref: ObjectReference | None = None
 
 
-class EndpointsPort(Frozen, frozen=True):
+class EndpointsPort(ApiStruct, frozen=True):
     """One port of a legacy Endpoints subset."""
 
     name: str = ""
@@ -95,7 +95,7 @@ class EndpointsPort(Frozen, frozen=True):
     app_protocol: str | None = None
 
 
-class EndpointSubset(Frozen, frozen=True):
+class EndpointSubset(ApiStruct, frozen=True):
     """Addresses that share a set of ports."""
 
     addresses: tuple[EndpointAddress, ...] = ()
@@ -103,7 +103,7 @@ class EndpointSubset(Frozen, frozen=True):
     ports: tuple[EndpointsPort, ...] = ()
 
 
-class Endpoints(Frozen, frozen=True, omit_defaults=False):
+class Endpoints(ApiStruct, frozen=True, omit_defaults=False):
     """The legacy object that is mirrored to slices for Services without a selector."""
 
     api_version: str = "v1"

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from keepclose.model.addresses import (
     IPV4,
     IPV6,
-    endpoint_ip_causes,
+    endpoint_ip_errors,
     family_of,
-    fqdn_causes,
-    legacy_ip_causes,
-    strict_ip_causes,
+    fqdn_errors,
+    legacy_ip_errors,
+    strict_ip_errors,
 )
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointPort, EndpointSlice
 from keepclose.model.field_errors import (
@@ -180,12 +180,12 @@ def _validate_addresses(
     for position, address in enumerate(addresses):
         address_field = f"{list_field}[{position}]"
         if address_type == FQDN:
-            errors += fqdn_causes(address_field, address)
+            errors += fqdn_errors(address_field, address)
             continue
         if address_type == IPV4:
-            malformed = legacy_ip_causes(address_field, address, strict=strict)
+            malformed = legacy_ip_errors(address_field, address, strict=strict)
         elif address_type == IPV6:
-            malformed = strict_ip_causes(address_field, address)
+            malformed = strict_ip_errors(address_field, address)
         else:
             break
         if malformed:
@@ -194,7 +194,7 @@ def _validate_addresses(
         if family_of(address) != address_type:
             # NB: upstream names the list here, not the index.
             errors.append(invalid(list_field, address, f"must be an {address_type} address"))
-        errors += endpoint_ip_causes(address_field, address)
+        errors += endpoint_ip_errors(address_field, address)
     return errors
 
 

@@ -12,10 +12,10 @@ from typing import Final
 from keepclose.model.addresses import (
     IPV4,
     IPV6,
-    cidr_causes,
-    endpoint_ip_causes,
+    cidr_errors,
+    endpoint_ip_errors,
     family_of,
-    legacy_ip_causes,
+    legacy_ip_errors,
 )
 from keepclose.model.field_errors import (
     FieldError,
@@ -78,9 +78,9 @@ def validate_external_ips(
     errors: list[FieldError] = []
     for index, address in enumerate(service.spec.external_ips):
         field = f"spec.externalIPs[{index}]"
-        errors += legacy_ip_causes(
+        errors += legacy_ip_errors(
             field, address, strict=strict, old_values=old_values
-        ) or endpoint_ip_causes(field, address)
+        ) or endpoint_ip_errors(field, address)
     return errors
 
 
@@ -103,7 +103,7 @@ def validate_source_ranges(
     if spec.type != "LoadBalancer":
         errors.append(forbidden_field(field, ONLY_FOR_LOAD_BALANCER))
     for index, value in enumerate(spec.load_balancer_source_ranges):
-        errors += cidr_causes(
+        errors += cidr_errors(
             f"{field}[{index}]", value.strip(), strict=strict, old_values=old_values
         )
     return errors
@@ -123,7 +123,7 @@ def validate_load_balancer_status(
     for index, ingress in enumerate(status.ingress):
         field = f"{path}[{index}]"
         if ingress.ip:
-            errors += legacy_ip_causes(
+            errors += legacy_ip_errors(
                 f"{field}.ip", ingress.ip, strict=strict, old_values=old_values
             )
         errors += _ip_mode_errors(f"{field}.ipMode", ingress.ip_mode, has_ip=bool(ingress.ip))
@@ -145,7 +145,7 @@ def _annotated_range_errors(
     before = None if old is None else old.metadata.annotations.get(SOURCE_RANGES_ANNOTATION)
     if text != before and text.strip():
         for value in text.split(","):
-            errors += cidr_causes(field, value.strip(), strict=strict)
+            errors += cidr_errors(field, value.strip(), strict=strict)
     return errors
 
 
@@ -196,7 +196,7 @@ def _cluster_ip_errors(
             continue
         # NB: a stored "None" does not make a second "None" valid.
         old_addresses = old_values - {NO_CLUSTER_IP}
-        errors += legacy_ip_causes(
+        errors += legacy_ip_errors(
             f"{_CLUSTER_IPS}[{index}]", address, strict=strict, old_values=old_addresses
         )
     return errors

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from keepclose.model.addresses import ParsedIP, cidr_causes, ip_warnings, parse_lenient
+from keepclose.model.addresses import ParsedIP, cidr_errors, ip_warnings, parse_lenient
 from keepclose.model.field_errors import render_value
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.network_validation import NO_CLUSTER_IP
@@ -211,7 +211,7 @@ def _drop_addresses(spec: ServiceSpec, before: ServiceSpec) -> dict[str, Any]:
     return changes
 
 
-def warnings_for(service: Service) -> list[str]:
+def service_warnings(service: Service) -> list[str]:
     """Return the warnings for the client that wrote a Service."""
     spec = service.spec
     warnings: list[str] = []
@@ -246,7 +246,7 @@ def warnings_for(service: Service) -> list[str]:
     return warnings
 
 
-def status_warnings_for(service: Service) -> list[str]:
+def service_status_warnings(service: Service) -> list[str]:
     """Return the warnings for the client that wrote the status of a Service."""
     warnings: list[str] = []
     for index, ingress in enumerate(service.status.load_balancer.ingress):
@@ -267,7 +267,7 @@ def _headless_warnings(spec: ServiceSpec) -> list[str]:
 def _cidr_warnings(field: str, value: str) -> list[str]:
     text, _, length_text = value.partition("/")
     parsed = parse_lenient(text)
-    if parsed is None or cidr_causes(field, value, strict=False):
+    if parsed is None or cidr_errors(field, value, strict=False):
         return []
     significant = length_text.lstrip("0") or "0"
     network = _network(parsed, int(significant))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from keepclose.model.meta import Condition, Frozen, NamespacedName, ObjectMeta
+from keepclose.model.meta import ApiStruct, Condition, NamespacedName, ObjectMeta
 
 
-class ServicePort(Frozen, frozen=True):
+class ServicePort(ApiStruct, frozen=True):
     """One port of a Service."""
 
     name: str = ""
@@ -18,19 +18,19 @@ class ServicePort(Frozen, frozen=True):
     node_port: int = 0
 
 
-class ClientIPConfig(Frozen, frozen=True):
+class ClientIPConfig(ApiStruct, frozen=True):
     """Session affinity by client address."""
 
     timeout_seconds: int | None = None
 
 
-class SessionAffinityConfig(Frozen, frozen=True):
+class SessionAffinityConfig(ApiStruct, frozen=True):
     """Settings of session affinity."""
 
     client_ip: ClientIPConfig | None = msgspec.field(default=None, name="clientIP")
 
 
-class ServiceSpec(Frozen, frozen=True):
+class ServiceSpec(ApiStruct, frozen=True):
     """The spec of a Service; "" and None mean that a field is absent."""
 
     type: str = ""
@@ -56,7 +56,7 @@ class ServiceSpec(Frozen, frozen=True):
     topology_keys: tuple[str, ...] = ()
 
 
-class LoadBalancerIngress(Frozen, frozen=True):
+class LoadBalancerIngress(ApiStruct, frozen=True):
     """One address of a load balancer."""
 
     ip: str = ""
@@ -64,20 +64,20 @@ class LoadBalancerIngress(Frozen, frozen=True):
     ip_mode: str | None = None
 
 
-class LoadBalancerStatus(Frozen, frozen=True):
+class LoadBalancerStatus(ApiStruct, frozen=True):
     """The addresses of a load balancer."""
 
     ingress: tuple[LoadBalancerIngress, ...] = ()
 
 
-class ServiceStatus(Frozen, frozen=True):
+class ServiceStatus(ApiStruct, frozen=True):
     """The status of a Service: its load balancer and its conditions."""
 
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
     conditions: tuple[Condition, ...] = ()
 
 
-class Service(Frozen, frozen=True, omit_defaults=False):
+class Service(ApiStruct, frozen=True, omit_defaults=False):
     """A Service."""
 
     api_version: str = "v1"

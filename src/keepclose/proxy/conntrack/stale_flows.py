@@ -23,8 +23,8 @@ import structlog
 
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.proxy.conntrack.netlink import UDP, Flow, FlowListing, FlowTable
+from keepclose.proxy.nft.work_thread import StuckError, WorkThread
 from keepclose.proxy.nft.writer import NftFamily
-from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
 AddressPort = tuple[str, int]
 _DEFAULT_LIMIT: Final = 30.0

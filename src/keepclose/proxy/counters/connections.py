@@ -21,7 +21,7 @@ import structlog
 
 from keepclose.kube.clock import Clock
 from keepclose.model.addresses import IPV4
-from keepclose.proxy.counters.kernel_counters import CounterReader, Counts
+from keepclose.proxy.counters.kernel_counters import CounterReader, ElementCounts
 from keepclose.proxy.counters.metrics import ConnectionCount, UnservedCount
 from keepclose.proxy.nft.element_messages import NoBinaryFormError, decode_key, encode_key
 from keepclose.proxy.nft.rules import Rules
@@ -50,7 +50,7 @@ class ConnectionCounters:
         self._read_at = -math.inf
         self._fresh_s = FRESH_S
         self._turn = asyncio.Lock()
-        self._last: dict[tuple[str, str], Counts] = {}
+        self._last: dict[tuple[str, str], ElementCounts] = {}
         """The counters of elements at the last read, by family and set or map."""
         self._connections: Counter[ConnectionKey] = Counter()
         self._unserved: Counter[UnservedKey] = Counter()
@@ -133,7 +133,7 @@ class ConnectionCounters:
         """Close the reader."""
         await self._reader.close()
 
-    def _add_all(self, family: str, container: str, counts: Counts) -> None:
+    def _add_all(self, family: str, container: str, counts: ElementCounts) -> None:
         last = self._last.get((family, container), {})
         rules, ip = self._rules[family], _ip(family)
         for key, count in counts.items():
@@ -151,7 +151,7 @@ class ConnectionCounters:
             self._unserved[namespace, name, counted.action] += packets
 
 
-def _increase(last: Counts, counts: Counts, key: bytes) -> int:
+def _increase(last: ElementCounts, counts: ElementCounts, key: bytes) -> int:
     """Return how many packets an element has counted since the last read."""
     count, before = counts[key], last.get(key)
     # NB: the key may belong to another element meanwhile, which started from 0.

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple, Protocol
 
 from keepclose.kube.clock import Clock
 from keepclose.proxy.nft.element_messages import encode_dump, encode_get
+from keepclose.proxy.nft.work_thread import StuckError, WorkThread
 from keepclose.proxy.nft.writer import NftFamily
-from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.ruleset.tables import ElementKey
 
 _LIMIT_S: Final = 10.0
@@ -52,7 +52,7 @@ class ElementCount(NamedTuple):
     packets: int
 
 
-Counts = dict[bytes, ElementCount]
+ElementCounts = dict[bytes, ElementCount]
 """Counters by the key of the element, in the kernel's form."""
 
 
@@ -69,7 +69,7 @@ class CounterReader(Protocol):
         table: str,
         container: str,
         keys: Sequence[ElementKey] | None = None,
-    ) -> Counts:
+    ) -> ElementCounts:
         """Return the counters of all elements of a set or map, or of some; raises OSError."""
         ...
 
@@ -99,10 +99,10 @@ class KernelCounters:
         table: str,
         container: str,
         keys: Sequence[ElementKey] | None = None,
-    ) -> Counts:
+    ) -> ElementCounts:
         """Return the counters of all elements of a set or map, or of some; raises OSError."""
 
-        def read() -> Counts:
+        def read() -> ElementCounts:
             if keys is None:
                 return read_counts(family, table, container)
             return read_some_counts(family, table, container, keys)
@@ -136,11 +136,11 @@ def dump_counters(family: NftFamily, table: str) -> dict[str, int]:
     return packets
 
 
-def read_counts(family: NftFamily, table: str, container: str) -> Counts:
+def read_counts(family: NftFamily, table: str, container: str) -> ElementCounts:
     """Return the counters of all elements; none without such a set or map. Raises OSError."""
     with _open() as netlink:
         netlink.send(encode_dump(family, table, container))
-        counts: Counts = {}
+        counts: ElementCounts = {}
         while not _read_element_counters(netlink.recv(_RECEIVE_BYTES), counts):
             pass
     return counts
@@ -148,9 +148,9 @@ def read_counts(family: NftFamily, table: str, container: str) -> Counts:
 
 def read_some_counts(
     family: NftFamily, table: str, container: str, keys: Sequence[ElementKey]
-) -> Counts:
+) -> ElementCounts:
     """Return the counters of those of the elements that exist; raises OSError."""
-    counts: Counts = {}
+    counts: ElementCounts = {}
     with _open() as netlink:
         for start in range(0, len(keys), _KEYS_PER_REQUEST):
             batch = keys[start : start + _KEYS_PER_REQUEST]
@@ -199,7 +199,7 @@ def _read_named_counters(data: bytes, by_name: dict[str, int]) -> bool:
     return False
 
 
-def _read_element_counters(data: bytes, counts: Counts) -> bool:
+def _read_element_counters(data: bytes, counts: ElementCounts) -> bool:
     """Read the elements of one reply; return whether it was the last of a listing."""
     positions: dict[int, tuple[slice, slice, slice]] = {}
     for kind, start, end in _messages(data):

@@ -27,9 +27,10 @@ from typing import Final, TypeVar
 
 from keepclose.kube.clock import Clock
 from keepclose.proxy.nft.element_messages import NoBinaryFormError, encode_batch
+from keepclose.proxy.nft.work_thread import StuckError, WorkThread
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
-    ElementsOf,
+    ContainerKind,
     NftError,
     NftFailure,
     NftFamily,
@@ -38,7 +39,6 @@ from keepclose.proxy.nft.writer import (
     list_table_command,
     nft_error,
 )
-from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 from keepclose.ruleset.commands import Transaction
 
 LIBRARY: Final = "libnftables.so.1"
@@ -218,7 +218,7 @@ class LibnftablesWriter:
         return await self._run(lambda: self._open().query(command, terse=terse), command)
 
     async def list_elements(
-        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
+        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return a set or map as JSON; raises NftError."""
         command = list_elements_command(kind, family, table, name=name)

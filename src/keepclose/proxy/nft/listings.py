@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from keepclose.model.json_values import JsonObject
-from keepclose.proxy.nft.writer import ElementsOf, NftError, NftFailure, NftFamily, NftWriter
+from keepclose.proxy.nft.writer import ContainerKind, NftError, NftFailure, NftFamily, NftWriter
 
 # The errors that an entry of unexpected shape may cause.
 _UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
@@ -81,7 +81,7 @@ async def read_table(
 
 
 async def read_elements(
-    writer: NftWriter, kind: ElementsOf, family: NftFamily, table: str, *, name: str
+    writer: NftWriter, kind: ContainerKind, family: NftFamily, table: str, *, name: str
 ) -> tuple[ListedElement, ...]:
     """Return the elements of a set or map, none if it does not exist; raises NftError."""
     try:

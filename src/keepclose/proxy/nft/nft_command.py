@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from keepclose.kube.clock import Clock
+from keepclose.proxy.nft.work_thread import StuckError, WorkThread
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
-    ElementsOf,
+    ContainerKind,
     NftError,
     NftFailure,
     NftFamily,
@@ -27,7 +28,6 @@ from keepclose.proxy.nft.writer import (
     list_table_command,
     nft_error,
 )
-from keepclose.proxy.nft.writer_thread import StuckError, WorkThread
 
 PROGRAM: Final = "nft"
 _MARGIN_S: Final = 10.0
@@ -63,7 +63,7 @@ class NftCommandWriter:
         return await self._list(list_table_command(family, table), *flags)
 
     async def list_elements(
-        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
+        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return a set or map as JSON; raises NftError."""
         return await self._list(list_elements_command(kind, family, table, name=name), "--json")

@@ -22,7 +22,7 @@ from keepclose.proxy.nft.nft_command import PROGRAM, NftCommandWriter
 from keepclose.proxy.nft.requirements import find_host_problems, find_missing, nft_problem
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
-    ElementsOf,
+    ContainerKind,
     NftError,
     NftFailure,
     NftFamily,
@@ -55,7 +55,7 @@ class DryRunWriter:
         return await self._require_reader().list_table(family, table, terse=terse)
 
     async def list_elements(
-        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
+        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return a set or map in the kernel; raises NftError (NOT_FOUND) without a reader."""
         return await self._require_reader().list_elements(kind, family, table, name=name)
@@ -71,7 +71,7 @@ class DryRunWriter:
         return self._reader
 
 
-class CannotProgramError(Exception):
+class NftablesUnavailableError(Exception):
     """This host does not allow rules to be written; `problems` has all reasons."""
 
     def __init__(self, problems: list[str]) -> None:
@@ -112,7 +112,7 @@ async def choose_writer(
     find_problems = host_problems or _find_problems
     problems = find_problems()
     if problems:
-        raise CannotProgramError(problems)
+        raise NftablesUnavailableError(problems)
     reason = "selected by the settings"
     if settings.prefer != "nft":
         result = await _try_library(settings, clock)
@@ -121,11 +121,11 @@ async def choose_writer(
         problems.append(result)
         reason = result
         if settings.prefer == "libnftables":
-            raise CannotProgramError(problems)
+            raise NftablesUnavailableError(problems)
     result = await _try_program(settings, clock)
     if isinstance(result, str):
         # Both writers often fail for the same reason, which is listed once.
-        raise CannotProgramError(list(dict.fromkeys([*problems, result])))
+        raise NftablesUnavailableError(list(dict.fromkeys([*problems, result])))
     return _log_selected(SelectedWriter(result, "nft", reason))
 
 

@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 from keepclose.ruleset.commands import Transaction
 
 NftFamily = Literal["ip", "ip6"]
-ElementsOf = Literal["set", "map"]
+ContainerKind = Literal["set", "map"]
 DEFAULT_LIMIT: Final = 30.0
 
 _PLACED: Final = re.compile(r"^(?P<where>[^\n]*?):(?P<line>\d+):\d+-\d+: Error: (?P<message>.*)$")
@@ -87,7 +87,7 @@ class NftWriter(Protocol):
         ...
 
     async def list_elements(
-        self, kind: ElementsOf, family: NftFamily, table: str, *, name: str
+        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
     ) -> bytes:
         """Return one set or map with its elements as JSON; raises NftError (NOT_FOUND)."""
         ...
@@ -136,7 +136,7 @@ def list_table_command(family: NftFamily, table: str) -> str:
     return f"list table {family} {_name(table)}"
 
 
-def list_elements_command(kind: ElementsOf, family: NftFamily, table: str, *, name: str) -> str:
+def list_elements_command(kind: ContainerKind, family: NftFamily, table: str, *, name: str) -> str:
     """Return the command that lists a set or map; raises NftError for an invalid name."""
     return f"list {kind} {family} {_name(table)} {_name(name)}"
 

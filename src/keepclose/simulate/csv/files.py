@@ -26,10 +26,10 @@ RESULT_HEADER: Final = (
     b"mean deviation,SD of deviation\n"
 )
 CHUNK_BYTES: Final = 1 << 21
-LONGEST_RECORD: Final = 1 << 25
+MAX_RECORD: Final = 1 << 25
 """The quotes of a record with more bytes than this are assumed not to match."""
-LONGEST_HEADER: Final = 1 << 20
-MOST_ZONES: Final = 100
+MAX_HEADER: Final = 1 << 20
+MAX_ZONES: Final = 100
 """Allocators compare each zone with every other one, some of them several times: thousands of zones
 would take minutes a row, and no cluster has them."""
 SHOWN_ERRORS: Final = 20
@@ -82,9 +82,9 @@ class Rows(NamedTuple):
 
 def read_header(file: BinaryIO) -> Header | RowError:
     """Read the first line; the rest of the file are the rows."""
-    line = file.readline(LONGEST_HEADER + 1)
-    if len(line) > LONGEST_HEADER:
-        return RowError(1, 1, f"the header has more than {LONGEST_HEADER:,} bytes", fix=_HEADER_FIX)
+    line = file.readline(MAX_HEADER + 1)
+    if len(line) > MAX_HEADER:
+        return RowError(1, 1, f"the header has more than {MAX_HEADER:,} bytes", fix=_HEADER_FIX)
     try:
         text = line.removeprefix(_BOM).decode()
         names = next(csv.reader([text], strict=True), [])
@@ -102,8 +102,8 @@ def read_header(file: BinaryIO) -> Header | RowError:
     zones = tuple(names[1:])
     if not zones:
         return RowError(1, len(names[0]) + 1, "the header names no zone", fix=_HEADER_FIX)
-    if len(zones) > MOST_ZONES:
-        message = f"the header names {len(zones):,} zones, more than {MOST_ZONES}"
+    if len(zones) > MAX_ZONES:
+        message = f"the header names {len(zones):,} zones, more than {MAX_ZONES}"
         return RowError(1, 1, message, fix="remove columns, or merge zones")
     seen: set[str] = set()
     for number, zone in enumerate(zones):
@@ -120,7 +120,7 @@ def read_header(file: BinaryIO) -> Header | RowError:
 
 
 def read_chunks(
-    file: BinaryIO, *, size: int = CHUNK_BYTES, longest: int = LONGEST_RECORD
+    file: BinaryIO, *, size: int = CHUNK_BYTES, longest: int = MAX_RECORD
 ) -> Iterator[Chunk]:
     """Yield the rest of the file in chunks of whole records; a file without rows gives none.
 

@@ -23,7 +23,7 @@ from keepclose.simulate.csv.files import (
     make_labels,
 )
 from keepclose.simulate.csv.inputs import CsvInputs
-from keepclose.simulate.datasets import DataSet, GivenRows
+from keepclose.simulate.datasets import DataSet, InMemoryRows
 from keepclose.simulate.engine import FEW_ROWS, RowResults, simulate_rows, tally_results
 from keepclose.simulate.summary import BlockTally, PartTally, Summary, Weights
 
@@ -112,13 +112,13 @@ def _format_each(
         yield block._replace(start=start + block.start)
 
 
-def _read(dataset: DataSet, number: int, start: int, stop: int) -> tuple[GivenRows, Labels]:
+def _read(dataset: DataSet, number: int, start: int, stop: int) -> tuple[InMemoryRows, Labels]:
     if isinstance(dataset, CsvInputs):
         rows = dataset.scan(number)
-        return GivenRows(dataset.zones, rows.nodes, rows.endpoints), rows.labels
+        return InMemoryRows(dataset.zones, rows.nodes, rows.endpoints), rows.labels
     block = dataset.read(start, stop)
     labels = make_labels([dataset.label(row) for row in range(start, stop)])
-    return GivenRows(dataset.zones, block.nodes, block.endpoints), labels
+    return InMemoryRows(dataset.zones, block.nodes, block.endpoints), labels
 
 
 def _cut(dataset: DataSet) -> list[tuple[int, int]]:

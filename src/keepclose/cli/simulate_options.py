@@ -40,7 +40,7 @@ _VARIANTS: Final[dict[str, tuple[str, str | None]]] = {
 }
 _WEIGHTS: Final = ("in-zone", "max overload", "mean overload", "slices")
 # The score is the sum of a hundred times each weight, and must not overflow.
-_LARGEST_WEIGHT: Final = 1_000_000
+_MAX_WEIGHT: Final = 1_000_000
 
 
 class AlgorithmChoice(msgspec.Struct, frozen=True):
@@ -118,8 +118,8 @@ def parse_weights(text: str | None) -> Weights:
         fail(f"--weights: {len(weights)} numbers instead of {len(_WEIGHTS)}", fix)
     if not all(weight >= 0 for weight in weights) or sum(weights) <= 0:
         fail("--weights: no weight may be negative, and one must be positive", fix)
-    if max(weights) > _LARGEST_WEIGHT:
-        fail(f"--weights: {max(weights):g} is more than {_LARGEST_WEIGHT:,}", fix)
+    if max(weights) > _MAX_WEIGHT:
+        fail(f"--weights: {max(weights):g} is more than {_MAX_WEIGHT:,}", fix)
     return Weights(*weights)
 
 

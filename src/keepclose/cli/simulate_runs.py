@@ -24,7 +24,7 @@ from keepclose.cli.exit import fail
 from keepclose.cli.render.output import echo_document, say
 from keepclose.cli.render.progress import shown_progress
 from keepclose.cli.render.simulate_html import COMPARED_ROWS, SimulationReport, render_report
-from keepclose.cli.simulation import AlgorithmChoice, warn_of_slowness
+from keepclose.cli.simulate_options import AlgorithmChoice, warn_of_slowness
 from keepclose.model.gates import Gate
 from keepclose.model.well_known import (
     EXCLUDED_NODE_LABELS,
@@ -48,7 +48,7 @@ REPORTED_SCENARIO = SCENARIOS["mixed"]
 EXAMPLE_NAMESPACE: Final = "example"
 _READY: Final = [{"type": "Ready", "status": "True"}]
 _WORKER: Final = {"allocatable": {"cpu": "4"}, "conditions": _READY}
-_MOST_CHARACTERS: Final = 63
+_MAX_CHARACTERS: Final = 63
 
 
 class _MechanismRequest(msgspec.Struct, frozen=True):
@@ -201,7 +201,7 @@ def name_zones(zones: Sequence[str]) -> list[str]:
     """Return a different valid label value for each zone."""
     names: list[str] = []
     for zone in zones:
-        name = re.sub(r"[^a-z0-9]+", "-", zone.lower()).strip("-")[: _MOST_CHARACTERS - 8]
+        name = re.sub(r"[^a-z0-9]+", "-", zone.lower()).strip("-")[: _MAX_CHARACTERS - 8]
         name = name.strip("-") or "zone"
         names.append(name if name not in names else f"{name}-{len(names) + 1}")
     return names

@@ -115,7 +115,7 @@ class HttpRequest(msgspec.Struct):
         return self.headers.get(name, b"").decode("latin-1")
 
 
-class HttpAnswer(msgspec.Struct):
+class HttpResponse(msgspec.Struct):
     """A response that is sent at once."""
 
     status: int
@@ -124,7 +124,7 @@ class HttpAnswer(msgspec.Struct):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-class Stream(Protocol):
+class ResponseStream(Protocol):
     """A response that is sent frame by frame."""
 
     content_type: bytes
@@ -138,18 +138,18 @@ class Stream(Protocol):
         ...
 
 
-class Pending(msgspec.Struct):
+class PendingResponse(msgspec.Struct):
     """A response that is computed later: `begin` starts the work and returns the response."""
 
-    begin: Callable[[], Awaitable[HttpAnswer | Stream]]
+    begin: Callable[[], Awaitable[HttpResponse | ResponseStream]]
 
 
-RequestHandler = Callable[[HttpRequest], HttpAnswer | Stream | Pending]
+RequestHandler = Callable[[HttpRequest], HttpResponse | ResponseStream | PendingResponse]
 # Whether a request has valid credentials.
 HasCredentials = Callable[[HttpRequest], bool]
 
 
-def encode_head(answer: HttpAnswer, *, keep: bool) -> bytes:
+def encode_head(answer: HttpResponse, *, keep: bool) -> bytes:
     """Return the status line and the headers; `keep` leaves the connection open."""
     head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n" % (
         answer.status,
@@ -162,7 +162,7 @@ def encode_head(answer: HttpAnswer, *, keep: bool) -> bytes:
     return b"".join((head, extra, b"Cache-Control: no-cache, private\r\n", close, b"\r\n"))
 
 
-def encode_stream_head(stream: Stream, *, chunked: bool) -> bytes:
+def encode_stream_head(stream: ResponseStream, *, chunked: bool) -> bytes:
     """Return the status line and the headers of a stream."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nCache-Control: no-cache, private\r\n" % (
         stream.content_type
