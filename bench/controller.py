@@ -28,9 +28,9 @@ from keepclose.model.workload import Pod, StatusCondition
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing import builders
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support import builders
 from support.echoes import EchoTransport
 
 SIZES = (50, 500, 5_000)

@@ -21,9 +21,11 @@ import uvloop
 from keepclose.apiserver.storage.store import Store
 from keepclose.kube.client import Client
 from keepclose.kube.requests import ENDPOINT_SLICES
-from keepclose.testing.processes import embedded_server
 from sidebyside import Scene, cpu_seconds, measure, open_client, our_controller, resident_bytes
 from storage import make_pod
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.server_processes import embedded_server
 
 NODES = 5_000
 SERVICES = 10_000

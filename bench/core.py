@@ -10,6 +10,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
@@ -21,7 +22,9 @@ from keepclose.routing.service_ports import routed_ports
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.service_planner import ServicePlanner, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
-from keepclose.testing.builders import node, pod, service
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.builders import node, pod, service
 
 GATES = FeatureGates().with_gates(Gate.TOPOLOGY_AWARE_SUBSETTING)
 ZONES = 3

@@ -35,16 +35,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from keepclose.apiserver.storage.store import Store
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.system.namespaces import enter_network
-from keepclose.testing.processes import Embedded, embedded_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.netns import namespaces
+from support.server_processes import Embedded, embedded_server
 
 ENDPOINTS = 10
 NODE, NODE_IP, NAMESPACE = "node-a", "192.168.100.1", "default"

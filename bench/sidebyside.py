@@ -29,18 +29,18 @@ import msgspec
 import pytest
 import uvloop
 
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import Conflict
 from keepclose.kube.requests import ENDPOINT_SLICES, NAMESPACES, NODES, PODS, SERVICES, Kind
 from keepclose.model.meta import ObjectMeta
-from keepclose.testing.processes import embedded_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.real.controllers import controller_manager
 from support.real.programs import program, real_control_plane
+from support.server_processes import embedded_server
 
 WRITERS = 12
 NODE_COUNT = 60

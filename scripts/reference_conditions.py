@@ -6,29 +6,35 @@ say what the example is. A reason that no example leads to is an error.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.meta import Condition
 from keepclose.model.well_known import PROXY_NAME_LABEL
-from keepclose.routing.conditions import ACCEPTED, PROGRAMMED, service_conditions
-from keepclose.routing.hints import SliceSet
-from keepclose.routing.honored_condition import (
+from keepclose.routing.conditions import (
+    ACCEPTED,
     HONORED,
+    PROGRAMMED,
     Acknowledgements,
     ConditionReason,
     NodeSample,
     Obstacle,
     find_obstacle,
+    service_conditions,
 )
+from keepclose.routing.hints import SliceSet
 from keepclose.routing.strategy import (
     DISTRIBUTION_FIELD,
     DistributionVerdict,
     Strategy,
     StrategyName,
 )
-from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.webhook.process import CONDITION_PREFIX
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.builders import endpoint, endpoint_slice, service
 
 _ABOUT = {
     ACCEPTED: "Whether the value of trafficDistribution is known and its feature gate is on.",

@@ -7,6 +7,7 @@ write one. A reason that no text here explains is an error, and so is a text wit
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -27,8 +28,10 @@ from keepclose.routing.auto import (
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import WARNING_CODES
 from keepclose.slices.mirroring import plan_mirroring
-from keepclose.testing import builders
 from keepclose.webhook.process import WEBHOOK_COMPONENT as WEBHOOK
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support import builders
 
 _SOURCES = Path(keepclose.__file__).parent
 _FOLDERS = ("controller", "proxy", "webhook")

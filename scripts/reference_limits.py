@@ -571,7 +571,7 @@ LIMITS: Final = (
     ),
     Limit(
         CLIENT,
-        "webhook.server:_MAX_BYTES",
+        "webhook.admission:_MAX_BYTES",
         "bytes",
         "an AdmissionReview that the webhook reads",
         "413; the API server admits the slice without hints",

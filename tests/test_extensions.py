@@ -16,7 +16,7 @@ from keepclose.heuristics.process import IsolatedHeuristic
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.heuristics import HeuristicFailure, Matrix, ZoneDemand
-from keepclose.testing.processes import embedded_server
+from support.server_processes import embedded_server
 
 VALUE = "example.dev/Broken"
 GATE_ON = f"--feature-gates={Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS}=true"

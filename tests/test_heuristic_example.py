@@ -14,8 +14,8 @@ import pytest
 
 from keepclose.heuristics.process import HeuristicLimits
 from keepclose.testing.api_server import PATIENCE
-from keepclose.testing.processes import embedded_server
 from support.controllers import opened
+from support.server_processes import embedded_server
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "examples" / "heuristic"

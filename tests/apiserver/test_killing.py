@@ -19,8 +19,8 @@ import msgspec
 import pytest
 import uvloop
 
-from keepclose.testing.processes import Embedded, start_embedded
 from support.ports import reserved_port
+from support.server_processes import Embedded, start_embedded
 
 JsonObject = dict[str, Any]
 ROUNDS: Final = 20

@@ -26,8 +26,8 @@ from typer.testing import CliRunner, Result
 
 from keepclose.cli.main import app
 from keepclose.cli.startup import log_to_standard_error
-from keepclose.testing.processes import Embedded, embedded_server, start_embedded
 from support.ports import reserved_port
+from support.server_processes import Embedded, embedded_server, start_embedded
 
 JsonObject = dict[str, Any]
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

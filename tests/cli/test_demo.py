@@ -22,7 +22,7 @@ from keepclose.cli.render.screen import Screen
 from keepclose.lab.cluster.tour import Forecast, StepResult
 from keepclose.lab.cluster.tour_steps import TOUR_STEPS, HintedEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.testing.builders import service
+from support.builders import service
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 _HEAD = re.compile(r"^(\d)/6 ", re.MULTILINE)

@@ -11,7 +11,7 @@ os.environ["SSL_CERT_FILE"] = "/somewhere"
 os.environ.pop("SSL_CERT_DIR", None)
 import keepclose.cli.main
 from keepclose.cli.startup import import_lean
-import_lean("keepclose.proxy.process", "keepclose.kube.auth.in_cluster")
+import_lean("keepclose.proxy.process", "keepclose.kube.auth.kubeconfig")
 from keepclose.cli.options import read_duration
 read_duration("--sync-period", "30s")
 import keepclose.cli.startup

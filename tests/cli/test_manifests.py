@@ -22,7 +22,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.field_errors import not_supported
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
-from keepclose.testing import builders
+from support import builders
 
 SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\n"
 NODE = "apiVersion: v1\nkind: Node\nmetadata:\n  name: n1\n"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import SERVICES
@@ -27,8 +27,8 @@ from keepclose.lab.cluster.tour_steps import (
 from keepclose.lab.traffic.report import Busiest, TrafficReport, TrafficRow
 from keepclose.model.endpointslice.types import Endpoint
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.testing.builders import endpoint, endpoint_slice, node, service
-from keepclose.testing.processes import embedded_server
+from support.builders import endpoint, endpoint_slice, node, service
+from support.server_processes import embedded_server
 
 NODES = [node("n1", zone="zone-a"), node("n2", zone="zone-a"), node("n3", zone="zone-b")]
 

@@ -13,7 +13,7 @@ from keepclose.lab.cluster.tour_steps import (
     distribute,
     hinted_endpoints,
 )
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 
 def placed(node: str, zone: str, *hints: str, nodes: tuple[str, ...] = ()) -> HintedEndpoint:

@@ -27,10 +27,10 @@ from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.routing.honored_condition import Acknowledgements, NodeSample
+from keepclose.routing.conditions import Acknowledgements, NodeSample
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.builders import endpoint_slice, node, service
+from support.builders import endpoint_slice, node, service
 from support.controllers import World, world
 
 WEB, API, DNS = (NamespacedName("default", name) for name in ("web", "api", "dns"))

@@ -11,8 +11,8 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
 from keepclose.reconcile.conditions import ConditionWriter
-from keepclose.testing.builders import service
 from keepclose.testing.fake_clock import FakeClock
+from support.builders import service
 from support.echoes import EchoTransport
 
 ACCEPTED = Condition(type="TrafficDistributionAccepted", status="True", reason="Accepted")

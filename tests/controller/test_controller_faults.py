@@ -17,7 +17,7 @@ from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
 from keepclose.model.workload import StatusCondition
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing.builders import node, pod, service
+from support.builders import node, pod, service
 from support.faultycluster import Desk, desk, facts, populate, web
 
 OUTAGE_S = 300.0

@@ -20,8 +20,8 @@ from keepclose.runtime.workers import Result
 from keepclose.slices.mirroring import plan_mirroring
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
-from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fake_clock import FakeClock
+from support.builders import node, pod, service
 
 KEY = NamespacedName("default", "web")
 NODES = [node(f"n{number}", f"zone-{number % 3}") for number in range(6)]

@@ -18,7 +18,7 @@ from keepclose.runtime.pages import ListenAddress, Pages, describe_plan
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.builders import node, pod, service
+from support.builders import node, pod, service
 
 PLAN = plan_service(
     service("web", traffic_distribution="PreferSameZone"),

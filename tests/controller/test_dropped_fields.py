@@ -19,7 +19,7 @@ from keepclose.model.meta import Condition
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.builders import endpoint_slice
+from support.builders import endpoint_slice
 from support.controllers import QUICK, World, world
 
 PROGRAMMED = "TrafficDistributionProgrammed"

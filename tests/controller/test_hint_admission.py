@@ -20,7 +20,6 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABEL
 from keepclose.routing.hint_facts import with_hints
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 from keepclose.webhook.admission import (
     AdmissionAnswer,
     AdmissionVerdict,
@@ -30,6 +29,7 @@ from keepclose.webhook.admission import (
 )
 from keepclose.webhook.rehinting import rehint
 from keepclose.webhook.scope import HintView, decide_scope
+from support.builders import endpoint, endpoint_slice, node, pod, service
 
 DISTRIBUTION = "keepclose.dev/traffic-distribution"
 NODE_TOPOLOGY = "service.kubernetes.io/node-topology"

@@ -23,7 +23,7 @@ from keepclose.heuristics.process import (
     close_heuristics,
     defer_heuristics,
 )
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.errors import ConfigError
@@ -35,14 +35,13 @@ from keepclose.reconcile.settings import ControllerSettings
 from keepclose.runtime.pages import ListenAddress
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.builders import endpoint, endpoint_slice, service
-from keepclose.webhook.admission import ClusterView
+from keepclose.webhook.admission import ClusterView, Webhook
 from keepclose.webhook.metrics import WebhookMetrics
 from keepclose.webhook.process import WEBHOOK_LEASE_NAME, WebhookProcess, serve_webhook
+from keepclose.webhook.registration import ServingPair
 from keepclose.webhook.scope import HintView
-from keepclose.webhook.server import Webhook
-from keepclose.webhook.serving_certificates import ServingPair
 from keepclose.webhook.settings import WebhookSettings
+from support.builders import endpoint, endpoint_slice, service
 from support.certificates import Authority
 from support.controllers import CLOCK, World, world
 from support.live.faulty_heuristics import HOLD_VARIABLE

@@ -17,12 +17,12 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.runtime.workers import Result
-from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.scripted_streams import Answer, status_of
 from keepclose.webhook.hint_writes import HintWriter, try_hints
 from keepclose.webhook.metrics import WebhookMetrics
+from support.builders import endpoint, endpoint_slice, service
 
 
 def version(one: EndpointSlice, number: int) -> EndpointSlice:

@@ -30,12 +30,12 @@ from keepclose.routing.port_endpoints import NodeView
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.api_server import PATIENCE
-from keepclose.testing.processes import embedded_server
 from support.controllerprocess import controller_process
 from support.controllers import CLOCK, LONG_GRACE_S, World, opened
 from support.crowds import do_all
 from support.faultycluster import facts
 from support.live.traffic import Traffic
+from support.server_processes import embedded_server
 
 PODS_WANTED: Final = 500
 SURGE: Final = PODS_WANTED // 4

@@ -9,7 +9,7 @@ import pytest
 from keepclose.controller.event_handlers import SelectorIndex
 from keepclose.model.service.types import Service
 from keepclose.slices.changes import services_for_pod
-from keepclose.testing import builders
+from support import builders
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from keepclose.controller.process import LEASE_NAME, LEASE_NAMESPACE, serve_controller
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.requests import ENDPOINT_SLICES, LEASES
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.testing.api_server import PATIENCE, serving

@@ -21,17 +21,16 @@ from keepclose.model.service.types import (
 )
 from keepclose.model.well_known import MANAGED_BY_LABEL, NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node, Pod
-from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.caches import Caches, NodeChange, NodeFacts, depends_on_shares, node_change
 from keepclose.reconcile.contention import Contention
-from keepclose.reconcile.node_changes import NodeChange, NodeFacts, depends_on_shares, node_change
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.strategy import choose_strategy
 from keepclose.slices.settings import PlannerSettings
 from keepclose.slices.trackers import SliceTracker
-from keepclose.testing import builders
-from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fake_clock import FakeClock
+from support import builders
+from support.builders import node, pod, service
 
 
 class Desk:

@@ -17,8 +17,8 @@ from keepclose.model.service.types import Service
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.runtime.workers import Result
 from keepclose.slices.service_planner import ServicePlan
-from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
 from keepclose.testing.fake_clock import FakeClock
+from support.builders import endpoint, endpoint_slice, node, pod, service
 from support.echoes import EchoTransport
 
 KEY = NamespacedName("default", "web")

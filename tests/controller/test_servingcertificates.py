@@ -20,7 +20,7 @@ from keepclose.kube.requests import SECRETS
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
-from keepclose.webhook.serving_certificates import (
+from keepclose.webhook.registration import (
     LIFETIME,
     RENEWED_BEFORE,
     ServingPair,
@@ -171,7 +171,7 @@ def test_without_the_package_it_is_named() -> None:
     """Where the package that makes certificates was left out, the error says which it is."""
     program = (
         "import sys; sys.modules['cryptography'] = None\n"
-        "from keepclose.webhook.serving_certificates import make_pair\n"
+        "from keepclose.webhook.registration import make_pair\n"
         "from keepclose.kube.errors import ConfigError\n"
         "try: make_pair(('a',), now=0.0)\n"
         "except ConfigError as error: print(error)\n"

@@ -14,7 +14,7 @@ from keepclose.model.well_known import (
 )
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 from support.faultycluster import Desk, desk, facts, populate, web
 
 

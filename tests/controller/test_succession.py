@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from keepclose.controller.writes import SliceOperation, WriteOrder
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.slices.packing import SlicePlan
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 
 def piece(name: str, *numbers: int) -> EndpointSlice:

@@ -20,7 +20,7 @@ from keepclose.controller.process import (
     SEEK_PERIOD_S,
     serve_controller,
 )
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector, LeadershipLost
@@ -32,8 +32,8 @@ from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.reconcile.settings import CONTROLLER_COMPONENT, ControllerSettings
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
-from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fake_cluster_state import Change
+from support.builders import node, pod, service
 from support.controllerprocess import controller_process
 from support.controllers import CLOCK, World, world
 from support.faultycluster import Desk, Fact, desk, facts

@@ -15,7 +15,7 @@ from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model import well_known
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing import builders
+from support import builders
 
 MUTATES_JSON = True
 _GATES = FeatureGates().with_gates(

@@ -16,7 +16,7 @@ from keepclose.apiserver.controllers.pod_reaper import POD_STORE, PodReaper
 from keepclose.apiserver.storage.store import Store
 from keepclose.system.private_files import BrokenFileError
 from keepclose.testing.api_server import serving
-from keepclose.webhook.serving_certificates import is_good, make_pair
+from keepclose.webhook.registration import is_good, make_pair
 from support.kinds import raw
 
 JsonObject = dict[str, Any]

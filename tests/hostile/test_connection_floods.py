@@ -21,7 +21,6 @@ from keepclose.apiserver.http import server as serving_server
 from keepclose.apiserver.http.connection_table import ConnectionTable
 from keepclose.apiserver.http.server import HttpsServer
 from keepclose.apiserver.serving.http_messages import ConnectionLimits, HttpRequest, HttpResponse
-from keepclose.testing.processes import Embedded, embedded_server, start_embedded
 from support.hostile.rawclients import (
     CLOSE,
     ask,
@@ -35,6 +34,7 @@ from support.hostile.rawclients import (
     status_of,
     wait_until,
 )
+from support.server_processes import Embedded, embedded_server, start_embedded
 
 NAMESPACES: Final = "/api/v1/namespaces"
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"

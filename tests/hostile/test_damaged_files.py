@@ -21,7 +21,7 @@ import yaml
 from keepclose.apiserver.assembly import ApiServer, ServerSettings, StartError
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.processes import NotStartedError, embedded_server, start_embedded
+from support.server_processes import NotStartedError, embedded_server, start_embedded
 
 FLIPS: Final = int(os.environ.get("KEEPCLOSE_FLIPS", "200")) // 10 or 1
 

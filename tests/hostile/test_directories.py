@@ -31,7 +31,7 @@ from keepclose.system.private_files import (
     read_private,
     write_private,
 )
-from keepclose.testing.processes import NotStartedError, start_embedded
+from support.server_processes import NotStartedError, start_embedded
 
 NOBODY = 65534
 STATE = ClusterState(7, "https://127.0.0.1:6443", "/k", {"zone-a": ["n1"]}, packets=True)

@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 
 from keepclose.apiserver.http.request_parser import MAX_HEAD_BYTES, MAX_HEADER_LINES
-from keepclose.testing.processes import Embedded, embedded_server
 from support.hostile.rawclients import (
     CLOSE,
     HOST,
@@ -25,6 +24,7 @@ from support.hostile.rawclients import (
     resident_bytes,
     status_of,
 )
+from support.server_processes import Embedded, embedded_server
 
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"
 NAMESPACES: Final = "/api/v1/namespaces"

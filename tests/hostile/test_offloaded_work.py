@@ -23,9 +23,9 @@ from keepclose.apiserver.serving.fair_queue import (
 )
 from keepclose.apiserver.status_errors import StatusError
 from keepclose.testing.api_server import PATIENCE
-from keepclose.testing.processes import embedded_server
 from support.hostile.attackers import Attacker, Target
 from support.hostile.attacks import Tree
+from support.server_processes import embedded_server
 
 
 def _burn(seconds: float) -> None:

@@ -18,7 +18,6 @@ from keepclose.apiserver.http.connection_table import Transfers
 from keepclose.apiserver.http.server import HttpsServer
 from keepclose.apiserver.serving import http_messages
 from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse, ResponseStream
-from keepclose.testing.processes import Embedded, embedded_server
 from support.hostile.rawclients import (
     ask,
     dial,
@@ -28,6 +27,7 @@ from support.hostile.rawclients import (
     resident_bytes,
     status_of,
 )
+from support.server_processes import Embedded, embedded_server
 
 CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"
 MEBIBYTE: Final = 1 << 20

@@ -14,7 +14,7 @@ import pytest
 
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.processes import NotStartedError, embedded_server, start_embedded
+from support.server_processes import NotStartedError, embedded_server, start_embedded
 
 
 def make(name: str) -> dict[str, Any]:

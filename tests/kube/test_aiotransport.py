@@ -34,7 +34,7 @@ from keepclose.kube.requests import NODES, PODS
 from keepclose.kube.transport.aiohttp_transport import AioTransport, ServerAddress
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import ApiRequest
-from keepclose.testing.builders import node, pod
+from support.builders import node, pod
 from support.certificates import Authority, Pair
 from support.ports import reserved_port
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from keepclose.kube.cache import Cache, Index, is_older
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Pod
-from keepclose.testing.builders import pod
+from support.builders import pod
 
 A = NamespacedName("default", "a")
 

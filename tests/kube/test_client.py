@@ -30,8 +30,8 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import ApiRequest, Response
 from keepclose.model.core_kinds import Lease
 from keepclose.model.meta import ObjectMeta
-from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fake_clock import FakeClock
+from support.builders import node, pod, service
 
 
 class Answer:

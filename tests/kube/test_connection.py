@@ -17,8 +17,8 @@ from keepclose.kube.connection import ConnectionSettings, ConnectionUser, connec
 from keepclose.kube.errors import Unauthorized
 from keepclose.kube.requests import NODES
 from keepclose.kube.transport.aiohttp_transport import ServerAddress
-from keepclose.testing.builders import node
 from keepclose.testing.fake_clock import FakeClock
+from support.builders import node
 
 PROGRAM = ExecSpec("client.authentication.k8s.io/v1", "/does/not/exist")
 

@@ -21,7 +21,7 @@ from keepclose.kube.errors import (
     TlsError,
     TransportError,
 )
-from keepclose.kube.transport.errors import FAULTS, explain_fault
+from keepclose.kube.transport.transport import FAULTS, explain_fault
 
 KEY: Any = SimpleNamespace(host="h", port=1, ssl=True)
 INFO: Any = SimpleNamespace(real_url=URL("http://h"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_connection_settings, load_in_cluster
+from keepclose.kube.auth.kubeconfig import load_connection_settings, load_in_cluster
 from keepclose.kube.errors import ConfigError
 
 ENV = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}

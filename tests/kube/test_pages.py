@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keepclose.kube.errors import BrokenStream, UnreadableObject
 from keepclose.kube.requests import NODES, PODS, SERVICES, Kind
 from keepclose.kube.watch.list_decoding import decode_object, decode_page, kind_and_name_of
-from keepclose.testing.builders import node, pod, service
+from support.builders import node, pod, service
 
 RAW_PODS = Kind("", "v1", "pods", "Pod", True, msgspec.Raw)
 PLAIN_PODS: Kind[dict[str, Any]] = Kind("", "v1", "pods", "Pod", True, dict)

@@ -19,7 +19,6 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import ApiRequest
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.workload import Pod
-from keepclose.testing.builders import pod
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.scripted_streams import (
@@ -45,6 +44,7 @@ from keepclose.testing.scripted_streams import (
     slowly,
     stream,
 )
+from support.builders import pod
 
 
 def at(name: str, version: str, *, ip: str = "10.0.0.1") -> Pod:

@@ -17,7 +17,6 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Pod
-from keepclose.testing.builders import pod
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.fake_cluster_state import FakeWatch
@@ -32,6 +31,7 @@ from keepclose.testing.scripted_streams import (
     refusal,
     stream,
 )
+from support.builders import pod
 
 NAMES = ("a", "b", "c", "d")
 ANSWERS: dict[str, Callable[[], Answer]] = {

@@ -19,7 +19,7 @@ from keepclose.kube.requests import (
 from keepclose.kube.transport.transport import ApiRequest
 from keepclose.model.core_kinds import Namespace
 from keepclose.model.meta import ObjectMeta
-from keepclose.testing.builders import node, pod, service
+from support.builders import node, pod, service
 
 WEB = "/api/v1/namespaces/shop/services/web"
 SHOP = {"metadata": {"name": "web", "namespace": "shop"}}

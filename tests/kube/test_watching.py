@@ -25,8 +25,8 @@ from keepclose.kube.watch import stream
 from keepclose.kube.watch.stream import EventDecoder, LineSplitter, WatchEvent, read_events
 from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.meta import ObjectMeta
-from keepclose.testing.builders import pod
 from keepclose.testing.fake_clock import FakeClock
+from support.builders import pod
 
 
 def line(event_type: str, obj: Any) -> bytes:

@@ -19,7 +19,7 @@ from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.selection import PacketVerdict
 from keepclose.routing.service_ports import routed_ports
-from keepclose.testing.builders import endpoint, endpoint_slice, pod, service
+from support.builders import endpoint, endpoint_slice, pod, service
 
 GATES = FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY)
 ZONES = {"n1": "zone-a", "n2": "zone-b", "n3": "zone-c"}

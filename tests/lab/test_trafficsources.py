@@ -27,7 +27,7 @@ from keepclose.model.service.types import (
     ServiceStatus,
 )
 from keepclose.system.namespaces import NetworkNamespace
-from keepclose.testing.builders import service
+from support.builders import service
 
 ZONES = {"n1": "zone-b", "n2": "zone-a", "n3": "zone-a", "n4": ""}
 PORTS = (ServicePort(name="http", protocol="TCP", port=80, node_port=30080),)

@@ -26,7 +26,7 @@ from keepclose.model.service.types import (
 )
 from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.testing.api_server import serving
-from keepclose.testing.builders import service
+from support.builders import service
 from support.proxies import cluster_of
 
 GATES = FeatureGates()

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pytest
 
 from keepclose.kube.requests import NAMESPACES
-from keepclose.testing.processes import embedded_server
 from support.controllers import World, opened
 from support.real.programs import real_control_plane
 from support.recorded_replay import SERVICE_RANGES
+from support.server_processes import embedded_server
 
 # Only values that the other server does not look at need it.
 GATES = "--feature-gates=TrafficDistributionCustomHeuristics=true"

@@ -23,7 +23,7 @@ from keepclose.model.decoding import (
 from keepclose.model.field_errors import FieldError, invalid, required
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
-from keepclose.testing import builders
+from support import builders
 
 
 def raw_service(**members: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from keepclose.model.metadata_validation import (
     LABEL_VALUE_SENTENCE,
     SUBDOMAIN_SENTENCE,
 )
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 GATES = FeatureGates()
 LAX = GATES.without(Gate.STRICT_IP_CIDR_VALIDATION)

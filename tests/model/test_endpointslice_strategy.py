@@ -20,7 +20,7 @@ from keepclose.model.endpointslice.strategy import (
 )
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 GATES = FeatureGates()
 NO_NODE_HINTS = GATES.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)

@@ -22,7 +22,7 @@ from keepclose.model.service.types import (
     ServiceStatus,
     SessionAffinityConfig,
 )
-from keepclose.testing.builders import service
+from support.builders import service
 
 V4 = ("IPv4",)
 V6 = ("IPv6",)

@@ -15,7 +15,7 @@ from keepclose.model.service.network_validation import (
 )
 from keepclose.model.service.types import LoadBalancerIngress, LoadBalancerStatus, Service
 from keepclose.model.well_known import SOURCE_RANGES_ANNOTATION
-from keepclose.testing.builders import service
+from support.builders import service
 
 A = "10.96.0.10"
 A6 = "fd00::10"

@@ -22,7 +22,7 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
-from keepclose.testing.builders import service
+from support.builders import service
 
 GATES = FeatureGates()
 NO_SAME = GATES.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)

@@ -44,7 +44,7 @@ from keepclose.model.well_known import (
     TOPOLOGY_HINTS_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,
 )
-from keepclose.testing.builders import service
+from support.builders import service
 
 GATES = FeatureGates()
 STRICT_NAMES = GATES.without(Gate.RELAXED_SERVICE_NAME_VALIDATION)

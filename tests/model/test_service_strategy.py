@@ -27,7 +27,7 @@ from keepclose.model.service.types import (
     ServicePort,
     ServiceStatus,
 )
-from keepclose.testing.builders import service
+from support.builders import service
 
 GATES = FeatureGates()
 A = "10.96.0.10"

@@ -23,7 +23,7 @@ from keepclose.model.service.validation import (
     validate_service_update,
 )
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
-from keepclose.testing.builders import service
+from support.builders import service
 
 GATES = FeatureGates()
 A = "10.96.0.10"

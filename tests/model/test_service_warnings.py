@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keepclose.model.service.strategy import service_warnings
 from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
-from keepclose.testing.builders import service
+from support.builders import service
 
 HEADLESS: dict[str, Any] = {"cluster_ip": "None", "cluster_ips": ("None",)}
 DEPRECATED_HINTS = (

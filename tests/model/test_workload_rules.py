@@ -28,7 +28,7 @@ from keepclose.model.workload import (
     validate_node,
     validate_pod,
 )
-from keepclose.testing import builders
+from support import builders
 
 MUST_BE_IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 

@@ -15,7 +15,7 @@ from keepclose.model.well_known import (
     FOR_ZONE_LABEL,
     TOPOLOGY_MODE_ANNOTATION,
 )
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 from support.netanswers import Silence
 from support.nettopology import NodePlan
 from support.packets.packetflows import CLUSTER, Flow, check, find_answers

@@ -8,7 +8,7 @@ from keepclose.advise.inventory import admit_node, admit_pod, admit_service, adm
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.service.types import Service, ServicePort, ServiceSpec
-from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
+from support.builders import endpoint, endpoint_slice, node, pod, service
 
 BOTH = ("IPv4", "IPv6")
 

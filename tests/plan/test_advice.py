@@ -17,7 +17,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing.builders import node, pod, service
+from support.builders import node, pod, service
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 PREFER_ZONE = (

@@ -11,7 +11,7 @@ from keepclose.model.endpointslice.types import Endpoint, Endpoints
 from keepclose.model.meta import NamespacedName, ObjectMeta, ObjectReference
 from keepclose.model.workload import NodeAddress, NodeSpec
 from keepclose.slices.slice_metadata import is_owned_by
-from keepclose.testing.builders import endpoint_slice, node, pod, service
+from support.builders import endpoint_slice, node, pod, service
 
 
 def test_objects_are_filed_by_kind_and_service() -> None:

@@ -17,7 +17,7 @@ from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.model.service.types import ServicePort
 from keepclose.routing.reasons import ReasonCode
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
+from support.builders import endpoint, endpoint_slice, node, pod, service
 
 
 def test_every_service_is_answered_on_every_node() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from keepclose.kube.requests import NAMESPACES
 from keepclose.testing.api_server import Api, connected
-from keepclose.testing.processes import Embedded, embedded_server
 from support.controllers import World, opened
 from support.proposals.proposalapis import ProposalApi
 from support.proposals.proposalworlds import add_two_zones
 from support.proposals.statements import TITLES, proposal_of
+from support.server_processes import Embedded, embedded_server
 
 _NUMBERS = itertools.count(1)
 _WORDS = {"passed": "hold", "xfailed": "do not hold yet", "failed": "FAILED", "skipped": "skipped"}

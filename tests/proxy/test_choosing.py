@@ -8,7 +8,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from keepclose.proxy.nft.libnftables import LibnftablesWriter
-from keepclose.proxy.nft.nft_command import NftCommandWriter
 from keepclose.proxy.nft.requirements import (
     FEATURES,
     POOLS,
@@ -21,6 +20,7 @@ from keepclose.proxy.nft.requirements import (
 )
 from keepclose.proxy.nft.select_writer import (
     NftablesUnavailableError,
+    NftCommandWriter,
     WriterSettings,
     choose_writer,
 )

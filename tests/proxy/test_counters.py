@@ -23,9 +23,9 @@ from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
 from keepclose.ruleset.settings import CountBy, RulesetSettings
-from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.recording_writer import RecordingWriter
+from support.builders import endpoint, endpoint_slice, service
 from support.netns import namespaces_or_skip
 from support.proxies import FakeCounters
 

@@ -9,7 +9,7 @@ from keepclose.model.endpointslice.types import Endpoint, EndpointPort, Endpoint
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.validation import ValidationLog, service_error, slice_error, usable_endpoints
 from keepclose.routing.port_endpoints import PortEndpoint
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 
 WEB = NamespacedName("default", "web")
 

@@ -24,10 +24,10 @@ from keepclose.model.service.types import (
     SessionAffinityConfig,
 )
 from keepclose.model.well_known import ENDPOINT_WEIGHTS_ANNOTATION
-from keepclose.proxy.nft.nft_command import NftCommandWriter
+from keepclose.proxy.nft.select_writer import NftCommandWriter
 from keepclose.proxy.settings import PROXY_FAMILIES
-from keepclose.testing.builders import endpoint, endpoint_slice, service
 from keepclose.testing.recording_writer import RecordingWriter
+from support.builders import endpoint, endpoint_slice, service
 from support.familynodes import CheckingWriter, FamilyNode
 from support.netns import Namespace, namespaces_or_skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keepclose.proxy.nft.libnftables import LibnftablesWriter
-from keepclose.proxy.nft.nft_command import NftCommandWriter
+from keepclose.proxy.nft.select_writer import NftCommandWriter
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from support.netns import namespaces_or_skip
 

@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.proxy.nft.libnftables import LibnftablesContext, LibnftablesWriter
 from keepclose.proxy.nft.listings import read_table
-from keepclose.proxy.nft.nft_command import NftCommandWriter
+from keepclose.proxy.nft.select_writer import NftCommandWriter
 from keepclose.proxy.nft.writer import NftError, NftFailure, NftFamily, NftWriter, nft_error
 from support.netns import Namespace, namespaces_or_skip
 

@@ -9,7 +9,7 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.workload import Node, NodeAddress, NodeSpec, NodeStatus
 from keepclose.proxy.own_node import NodeAddresses, OwnNode, find_addresses
 from keepclose.routing.port_endpoints import NodeView
-from keepclose.testing.builders import node
+from support.builders import node
 
 
 def addressed(one: Node, *addresses: tuple[str, str], pod_cidrs: tuple[str, ...] = ()) -> Node:

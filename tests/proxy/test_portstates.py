@@ -11,7 +11,7 @@ from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.selection import Selection
 from keepclose.routing.service_ports import RoutedPort, routed_ports
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 
 WEB = NamespacedName("default", "web")
 HERE = NodeView("n1", "zone-a")

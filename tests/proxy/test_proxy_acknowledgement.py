@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import CONFIG_MAPS
 from keepclose.kube.transport.retries import Retries

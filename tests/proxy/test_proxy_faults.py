@@ -27,11 +27,11 @@ from keepclose.proxy.nft.libnftables import LibnftablesWriter
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.settings import ProxySettings
 from keepclose.testing.api_server import serving
-from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.recording_writer import RecordingWriter
 from keepclose.testing.scripted_streams import FakeResponse
+from support.builders import endpoint, endpoint_slice, node, service
 from support.netns import Namespace, namespaces_or_skip
 from support.proxies import (
     FakeCounters,

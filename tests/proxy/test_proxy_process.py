@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.proxy import process

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.proxy.layout import (
+from keepclose.proxy.family import (
     addresses_within,
     layout_of,
     local_traffic_of,

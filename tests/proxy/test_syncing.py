@@ -21,9 +21,9 @@ from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import ValidationLog
-from keepclose.testing.builders import endpoint, endpoint_slice, node, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.recording_writer import RecordingWriter
+from support.builders import endpoint, endpoint_slice, node, service
 from support.proxies import FakeFlows
 
 BUSY = NftError("Device or resource busy", failure=NftFailure.BUSY)

@@ -17,7 +17,7 @@ from keepclose.model.well_known import (
 )
 from keepclose.proxy.change_tracker import ChangeTracker, parse_time
 from keepclose.proxy.validation import ValidationLog
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 
 WEB = NamespacedName("default", "web")
 STARTED_AT = 1_767_225_600.0  # 2026-01-01T00:00:00Z

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.client import Client, PatchType
 from keepclose.kube.errors import ConfigError, Conflict, Invalid, NotFound
 from keepclose.kube.requests import (

@@ -13,7 +13,7 @@ from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.well_known import ZONE_LABEL
-from keepclose.proxy.layout import addresses_within
+from keepclose.proxy.family import addresses_within
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy, routed_ports

@@ -21,7 +21,7 @@ from keepclose.routing.heuristic_answers import (
 from keepclose.routing.heuristics import apply_heuristic
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 DEMAND = ZoneDemand({"a": 0.5, "b": 0.25, "c": 0.25}, {"a": 2, "b": 1}, {"a": {"a": 2}})
 GOOD = {"a": {"a": 1, "c": 1}, "b": {"b": 1}}

@@ -19,7 +19,7 @@ from keepclose.routing.auto import (
 )
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import ReasonCode
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 THIRDS = {"zone-a": 1 / 3, "zone-b": 1 / 3, "zone-c": 1 / 3}
 

@@ -16,7 +16,7 @@ from keepclose.routing.balanced import BALANCED, Balanced
 from keepclose.routing.heuristics import Allotment, Refusal, ZoneDemand, apply_heuristic
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import ReasonCode
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 PAGE = Path(__file__).parents[2] / "docs" / "background" / "balanced.md"
 SHARES = {"a": 0.5, "b": 0.3, "c": 0.2}

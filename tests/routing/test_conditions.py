@@ -9,17 +9,18 @@ from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
-from keepclose.routing.conditions import merge_conditions, service_conditions
-from keepclose.routing.hints import SliceSet
-from keepclose.routing.honored_condition import (
+from keepclose.routing.conditions import (
     Acknowledgements,
     NodeSample,
     find_obstacle,
     hint_levels,
+    merge_conditions,
+    service_conditions,
 )
+from keepclose.routing.hints import SliceSet
 from keepclose.routing.strategy import choose_strategy
 from keepclose.routing.topology import followed_levels
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 
 GATES = FeatureGates().with_gates(Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS)
 MODE = "service.kubernetes.io/topology-mode"

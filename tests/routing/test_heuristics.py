@@ -8,7 +8,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.routing.heuristics import Matrix, Refusal, ZoneDemand, apply_heuristic
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 
 class Fixed:

@@ -10,7 +10,7 @@ from keepclose.model.endpointslice.types import Endpoint, EndpointHints, Endpoin
 from keepclose.routing.hint_facts import slice_facts, with_hints
 from keepclose.routing.hints import SliceSet, hint_own, own_hint_reasons, remove_hints
 from keepclose.routing.reasons import ReasonCode
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 Hints = tuple[tuple[str, ...], tuple[str, ...]] | None
 

@@ -20,7 +20,7 @@ from keepclose.routing.allocation.kube_auto import (
 )
 from keepclose.routing.auto import allocate_proportionally
 from keepclose.routing.hints import SliceSet
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 
 def allocated(

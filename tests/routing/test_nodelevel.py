@@ -18,7 +18,7 @@ from keepclose.routing.node_level import (
     node_overlay,
 )
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.testing.builders import node
+from support.builders import node
 
 DAEMON = OwnerReference(kind="DaemonSet", name="dns", uid="uid-dns", controller=True)
 DEFAULTS = NodeLevelOptions()

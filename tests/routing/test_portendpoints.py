@@ -9,7 +9,7 @@ from keepclose.model.endpointslice.types import Endpoint, EndpointPort, Endpoint
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.workload import Node
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
-from keepclose.testing.builders import endpoint, endpoint_slice, node
+from support.builders import endpoint, endpoint_slice, node
 
 GATES = FeatureGates()
 HTTP = ("http", "TCP")

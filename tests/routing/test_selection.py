@@ -25,7 +25,7 @@ from keepclose.routing.selection import (
 )
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy, routed_ports
 from keepclose.routing.topology import RoutingMode
-from keepclose.testing.builders import endpoint, endpoint_slice, node, service
+from support.builders import endpoint, endpoint_slice, node, service
 
 GATES = FeatureGates()
 ALL_GATES = FeatureGates(frozenset(Gate))

@@ -18,7 +18,7 @@ from keepclose.model.service.types import (
     SessionAffinityConfig,
 )
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy, routed_ports
-from keepclose.testing.builders import service
+from support.builders import service
 
 GATES = FeatureGates()
 HTTP = ServicePort(name="http", protocol="TCP", port=80)

@@ -10,7 +10,7 @@ from keepclose.model.well_known import EXCLUDED_NODE_LABELS
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.traffic_shares import CpuRatios, Shares, cpu_ratios, traffic_shares
-from keepclose.testing.builders import node
+from support.builders import node
 
 CONTROL_PLANE = {"node-role.kubernetes.io/control-plane": ""}
 

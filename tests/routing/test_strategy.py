@@ -19,7 +19,7 @@ from keepclose.routing.strategy import (
     traffic_distribution,
 )
 from keepclose.routing.subsets import Approach
-from keepclose.testing.builders import service
+from support.builders import service
 
 HINTS = "service.kubernetes.io/topology-aware-hints"
 MODE = "service.kubernetes.io/topology-mode"

@@ -10,7 +10,7 @@ from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_end
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.routing.topology import ClusterChoice, RoutingMode, choose_cluster_endpoints
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 
 GATES = FeatureGates()
 LABELS = GATES.with_gates(Gate.ENDPOINT_SLICE_SUBSETTING)

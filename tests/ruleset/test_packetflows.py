@@ -11,7 +11,7 @@ from keepclose.model.service.types import (
 )
 from keepclose.ruleset import DetectLocal, LocalTraffic, RulesetSettings
 from keepclose.ruleset.tracer import Packet
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 from support.ruleset.kerneltables import KernelTable
 from support.ruleset.tracednodes import (
     BLOCKED,

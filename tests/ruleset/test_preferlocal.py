@@ -13,7 +13,7 @@ import pytest
 from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.ruleset.tracer import Packet
-from keepclose.testing.builders import endpoint
+from support.builders import endpoint
 from support.ruleset.tracednodes import (
     DROP,
     NODE_IP,

@@ -22,7 +22,7 @@ from keepclose.simulate.mechanisms import (
     ScenarioEvent,
     ScenarioStep,
 )
-from keepclose.testing.builders import node, pod
+from support.builders import node, pod
 
 NODES = (node("n1", "a"), node("n2", "b"), node("n3", "c"))
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.slice_metadata import new_slice
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 
 FRESH = new_slice(service(), address_type="IPv4")
 

@@ -22,7 +22,7 @@ from keepclose.slices.changes import (
     services_for_pod_change,
 )
 from keepclose.slices.trackers import SliceTracker
-from keepclose.testing.builders import endpoint_slice, pod, service
+from support.builders import endpoint_slice, pod, service
 
 
 def versioned(base: Pod, version: str) -> Pod:

@@ -29,7 +29,7 @@ from keepclose.slices.endpoints import (
     port_key,
     same_beyond_id,
 )
-from keepclose.testing.builders import node, pod, service
+from support.builders import node, pod, service
 
 REF = ObjectReference(kind="Pod", namespace="default", name="p1", uid="uid-p1")
 READY = EndpointConditions(ready=True, serving=True, terminating=False)

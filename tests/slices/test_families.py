@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.slices.slice_metadata import address_types, slices_of_other_types
-from keepclose.testing.builders import endpoint_slice, service
+from support.builders import endpoint_slice, service
 
 
 @pytest.mark.parametrize(

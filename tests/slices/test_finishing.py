@@ -15,7 +15,7 @@ from keepclose.slices.packing import (
     with_trigger_time,
 )
 from keepclose.slices.slice_metadata import new_slice, placeholder
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 
 TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
 TIME = "2026-01-02T03:04:05Z"

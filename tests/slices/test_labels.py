@@ -15,7 +15,7 @@ from keepclose.slices.slice_metadata import (
     placeholder,
     slice_labels,
 )
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 
 NAME = "kubernetes.io/service-name"
 MANAGED = "endpointslice.kubernetes.io/managed-by"

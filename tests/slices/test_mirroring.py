@@ -21,7 +21,7 @@ from keepclose.model.service.types import Service
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.mirroring import MirrorEvent, MirrorPlan, plan_mirroring, should_mirror
 from keepclose.slices.packing import SlicePlan
-from keepclose.testing.builders import endpoint_slice, service
+from support.builders import endpoint_slice, service
 
 MANUAL = service(selector=None)
 HTTP = EndpointsPort("http", 80, "TCP")

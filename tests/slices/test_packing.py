@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.slices.packing import SlicePlan, SliceShare, pack
-from keepclose.testing.builders import endpoint_slice
+from support.builders import endpoint_slice
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from keepclose.model.workload import Pod
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import DesiredEndpoint, EndpointBuilder
 from keepclose.slices.placement import Placement, SlicePlan
-from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
+from support.builders import endpoint, endpoint_slice, node, pod, service
 
 WEB = service()
 NODE = node("n1", "zone-a")

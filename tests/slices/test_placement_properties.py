@@ -16,7 +16,7 @@ from keepclose.simulate.churn import apply_plan
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement
-from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
+from support.builders import endpoint, endpoint_slice, node, pod, service
 
 WEB = service(ports=(ServicePort(name="http", protocol="TCP", port=80, target_port="http"),))
 NODES = {"n1": node("n1", "zone-a"), "n2": node("n2", "zone-b")}

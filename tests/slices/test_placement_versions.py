@@ -15,7 +15,7 @@ from keepclose.model.endpointslice.types import (
 from keepclose.model.workload import Pod
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.placement import Placement
-from keepclose.testing.builders import endpoint_slice, node, pod, service
+from support.builders import endpoint_slice, node, pod, service
 
 WEB = service()
 NODE = node("n1", "zone-a")

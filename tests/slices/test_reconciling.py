@@ -15,7 +15,7 @@ from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement
 from keepclose.slices.slice_metadata import address_types
-from keepclose.testing.builders import endpoint_slice, node, pod, service
+from support.builders import endpoint_slice, node, pod, service
 
 NODES = {name: node(name, zone) for name, zone in (("n1", "zone-a"), ("n2", "zone-b"))}
 OURS = {

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.field_errors import SLICE_GATES, describe_fields, differing_fields
+from keepclose.reconcile.dropped_fields import retain_slices, withhold
 from keepclose.slices.packing import SlicePlan
-from keepclose.slices.retention import retain_slices, withhold
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 NAMES = ("hints", "hints.forNodes", "hints.forZones", "zone", "nodeName", "conditions.ready")
 

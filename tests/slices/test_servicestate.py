@@ -26,7 +26,7 @@ from keepclose.slices.endpoints import EndpointId, endpoint_id
 from keepclose.slices.service_planner import ServicePlan, ServicePlanner, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.slices.slice_metadata import is_owned_by
-from keepclose.testing.builders import endpoint, endpoint_slice, node, pod, service
+from support.builders import endpoint, endpoint_slice, node, pod, service
 
 MODE = "service.kubernetes.io/topology-mode"
 SUBSETTING = "endpointslice.kubernetes.io/subsetting"

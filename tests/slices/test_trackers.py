@@ -17,7 +17,7 @@ from keepclose.slices.trackers import (
     format_instant,
     parse_timestamp,
 )
-from keepclose.testing.builders import endpoint_slice, pod, service
+from support.builders import endpoint_slice, pod, service
 
 WEB = NamespacedName("default", "web")
 

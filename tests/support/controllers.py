@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from keepclose.controller.controller import Controller
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock

@@ -27,8 +27,8 @@ from keepclose.proxy.nft.writer import ContainerKind, NftFamily, NftWriter
 from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import ValidationLog
-from keepclose.testing.builders import node
 from keepclose.testing.fake_clock import FakeClock
+from support.builders import node
 from support.proxies import FakeFlows
 
 

@@ -36,11 +36,11 @@ from keepclose.model.workload import Node, Pod
 from keepclose.reconcile.settings import CONTROLLER_COMPONENT, ControllerSettings
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import ClusterNodes
-from keepclose.testing.builders import node, pod, service
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.fake_cluster_state import FakeStore
 from keepclose.testing.scripted_streams import FakeResponse, failure
+from support.builders import node, pod, service
 
 _KINDS: dict[type, Kind[Any]] = {
     Node: NODES,

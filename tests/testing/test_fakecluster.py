@@ -24,10 +24,10 @@ from keepclose.kube.errors import (
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, Kind
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.workload import Pod
-from keepclose.testing.builders import node, pod
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster, merge
 from keepclose.testing.scripted_streams import failure
+from support.builders import node, pod
 
 
 class Site:

@@ -157,7 +157,7 @@ def controller(
     Runs until it is stopped. Exit codes: 0 stopped, 1 the lease was lost, 2 bad input, or another
     controller writes the slices.
     """
-    import_lean("keepclose.controller.process", "keepclose.kube.auth.in_cluster")
+    import_lean("keepclose.controller.process", "keepclose.kube.auth.kubeconfig")
     webhook = None
     if mode is ControllerMode.WEBHOOK:
         if default_subsetting is not DefaultSubsetting.RANDOM:
@@ -294,7 +294,7 @@ def _run(
 ) -> None:
     from keepclose.cli.startup import log_to_standard_error
     from keepclose.controller.process import run_controller
-    from keepclose.kube.auth.in_cluster import load_connection_settings
+    from keepclose.kube.auth.kubeconfig import load_connection_settings
     from keepclose.kube.errors import ConfigError
     from keepclose.kube.leader_election import LeadershipLost
     from keepclose.runtime.pages import ListenAddress

@@ -17,7 +17,6 @@ from keepclose import __version__
 from keepclose.cli.apiserver import apiserver
 from keepclose.cli.completion import ASK, complete, completion
 from keepclose.cli.controller import controller
-from keepclose.cli.demo import demo
 from keepclose.cli.exit import QuietGroup, show_unexpected
 from keepclose.cli.lab import app as lab
 from keepclose.cli.proxy import app as proxy
@@ -25,7 +24,7 @@ from keepclose.cli.render.output import adapt_streams, echo_document, say
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
 from keepclose.cli.traffic import traffic
-from keepclose.cli.up import down, up
+from keepclose.cli.up import demo, down, up
 
 _HELP: Final = (
     "Keep the traffic of Kubernetes Services close to its clients, and see what that does."

@@ -137,7 +137,7 @@ def proxy(
         return
     if once + dry_run + cleanup > 1:
         fail("--once, --dry-run and --cleanup exclude each other")
-    import_lean("keepclose.proxy.process", "keepclose.kube.auth.in_cluster")
+    import_lean("keepclose.proxy.process", "keepclose.kube.auth.kubeconfig")
     settings = _read_settings(
         node_name=node_name,
         feature_gates=feature_gates,
@@ -235,7 +235,7 @@ def _run(
     import structlog
 
     from keepclose.cli.startup import log_to_standard_error
-    from keepclose.kube.auth.in_cluster import load_connection_settings
+    from keepclose.kube.auth.kubeconfig import load_connection_settings
     from keepclose.kube.errors import (
         ApiError,
         BrokenStream,

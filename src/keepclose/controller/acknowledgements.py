@@ -32,13 +32,14 @@ from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.reconcile.caches import Caches
-from keepclose.routing.conditions import add_honored, is_programmed
-from keepclose.routing.honored_condition import (
+from keepclose.routing.conditions import (
     MAX_NAMED_NODES,
     Acknowledgements,
     NodeSample,
+    add_honored,
     find_obstacle,
     hint_levels,
+    is_programmed,
 )
 
 TICK_S: Final = 5.0

@@ -28,13 +28,12 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.meta import NamespacedName
-from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.caches import Caches, NodeFacts
 from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.reconcile.contention import Contention, find_writer
 from keepclose.reconcile.dropped_fields import SliceGuard, try_update
 from keepclose.reconcile.event_publisher import EventPublisher, RecordingEventPublisher
 from keepclose.reconcile.instrumentation import NoOpObserver, Observer
-from keepclose.reconcile.node_changes import NodeFacts
 from keepclose.reconcile.settings import (
     CONTROLLER_QUEUE,
     MIRRORING_COMPONENT,

@@ -1,6 +1,6 @@
 """Event handlers of the caches: they turn changes of objects into keys in the queue.
 
-`slices.changes` and `reconcile.node_changes` decide which Services a change affects; this module
+`slices.changes` and `reconcile.caches` decide which Services a change affects; this module
 finds the candidates, marks what each planner must read again, and queues. A change that queues
 nothing is still marked, so that the next sync sees current state.
 
@@ -28,9 +28,8 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
-from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.caches import Caches, NodeFacts, node_change
 from keepclose.reconcile.contention import Contention
-from keepclose.reconcile.node_changes import NodeFacts, node_change
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import has_ours
 from keepclose.slices.changes import (

@@ -21,13 +21,12 @@ from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
-from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.caches import Caches, NodeFacts, depends_on_shares
 from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.reconcile.contention import Contention
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.event_publisher import EventPublisher
 from keepclose.reconcile.instrumentation import Observer
-from keepclose.reconcile.node_changes import NodeFacts, depends_on_shares
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand

@@ -36,7 +36,7 @@ from keepclose.proxy.post_sync import FlowCleaner
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.status import FamilyStatus, ProxyStatus, describe_services
 from keepclose.proxy.validation import ValidationLog
-from keepclose.routing.honored_condition import HONORED
+from keepclose.routing.conditions import HONORED
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.topology import followed_levels, needs_node_labels
 

@@ -18,8 +18,8 @@ from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.requests import SERVICES
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
+from keepclose.reconcile.dropped_fields import Retention, condition_content
 from keepclose.routing.conditions import has_ours, merge_conditions
-from keepclose.slices.retention import Retention, condition_content
 
 Completion = Callable[[Service, tuple[Condition, ...]], tuple[Condition, ...]]
 

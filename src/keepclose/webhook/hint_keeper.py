@@ -24,11 +24,11 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
+from keepclose.reconcile.caches import node_change
 from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.reconcile.contention import ReapplyBackoff
 from keepclose.reconcile.dropped_fields import SliceGuard
 from keepclose.reconcile.event_publisher import service_reference
-from keepclose.reconcile.node_changes import node_change
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand

@@ -27,12 +27,17 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.reconcile.settings import ControllerSettings, defer_answers
 from keepclose.runtime.event_loop import until_signal
 from keepclose.runtime.pages import ListenAddress, Pages
+from keepclose.webhook.admission import Webhook
 from keepclose.webhook.hint_keeper import HintKeeper
 from keepclose.webhook.metrics import WebhookMetrics
-from keepclose.webhook.registration import CHECK_S, Registration
+from keepclose.webhook.registration import (
+    CHECK_S,
+    Registration,
+    ServingPair,
+    ensure_pair,
+    read_pair,
+)
 from keepclose.webhook.scope import HintView
-from keepclose.webhook.server import Webhook
-from keepclose.webhook.serving_certificates import ServingPair, ensure_pair, read_pair
 from keepclose.webhook.settings import WEBHOOK_PATH, WebhookSettings
 
 WEBHOOK_COMPONENT: Final = "keepclose-webhook"

@@ -32,8 +32,7 @@ from keepclose.model.well_known import (
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
 from keepclose.model.workload import Node
-from keepclose.reconcile.caches import Caches
-from keepclose.reconcile.node_changes import NodeFacts, node_change
+from keepclose.reconcile.caches import Caches, NodeFacts, node_change
 from keepclose.routing.hint_facts import SliceFacts, slice_facts
 from keepclose.routing.node_level import EndpointOwner, controller_of
 from keepclose.routing.strategy import (

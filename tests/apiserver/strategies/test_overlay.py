@@ -26,7 +26,7 @@ from keepclose.model.service.types import (
     ServiceStatus,
     SessionAffinityConfig,
 )
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 
 _words = st.sampled_from(["", "a", "b", "http"])
 _ports = st.builds(

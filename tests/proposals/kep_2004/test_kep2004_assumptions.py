@@ -13,7 +13,7 @@ from keepclose.model.well_known import FOR_REGION_LABEL, FOR_ZONE_LABEL
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.subsets import overloads
 from keepclose.routing.traffic_shares import traffic_shares
-from keepclose.testing.builders import endpoint, endpoint_slice, node, service
+from support.builders import endpoint, endpoint_slice, node, service
 from support.proposals.planned_services import count_writes, nodes_in, select_on, share_of_traffic
 from support.proposals.subset_services import SUBSETTING, A, B, C, decide, sizes, subsetted
 

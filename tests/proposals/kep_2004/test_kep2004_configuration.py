@@ -14,7 +14,7 @@ from keepclose.model.well_known import SUBSETTING_ANNOTATION
 from keepclose.routing.strategy import StrategyName, choose_strategy
 from keepclose.routing.subsets import Approach, SubsetOptions
 from keepclose.testing.api_server import serving
-from keepclose.testing.builders import node, service
+from support.builders import node, service
 from support.controllers import World, world
 from support.live.sights import groups, quick
 from support.proposals.planned_services import nodes_in

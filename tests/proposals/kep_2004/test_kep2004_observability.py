@@ -21,7 +21,7 @@ from keepclose.model.well_known import (
 )
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.testing.api_server import serving
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 from support.controllers import World, world
 from support.live.sights import groups, quick
 from support.proposals.planned_services import select_on

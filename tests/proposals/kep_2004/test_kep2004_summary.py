@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.model.well_known import FOR_ZONE_LABEL, ZONE_LABEL
-from keepclose.testing.builders import node
+from support.builders import node
 from support.proposals.planned_services import PlannedService, count_writes, hints_of, nodes_in
 from support.proposals.subset_services import A, B, C, subsetted
 

@@ -14,7 +14,7 @@ from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.subsets import Approach, SubsetMode, SubsetOptions
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import serving
-from keepclose.testing.builders import node, pod
+from support.builders import node, pod
 from support.controllers import world
 from support.live.sights import groups, quick
 from support.live.traffic import followed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keepclose.apiserver.schema.protobuf import load_messages
 from keepclose.model.endpointslice.types import Endpoint
 from keepclose.model.gates import FeatureGates
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 from support.proposals.proposalapis import ProposalApi
 from support.proposals.proposalscenes import (
     GATES,

@@ -12,7 +12,7 @@ from typing import Any
 
 from keepclose.routing.selection import PacketVerdict
 from keepclose.routing.service_ports import routed_ports
-from keepclose.testing.builders import service
+from support.builders import service
 from support.nettopology import NodePlan
 from support.packets.tabledbeds import tabled
 from support.packets.webobjects import web

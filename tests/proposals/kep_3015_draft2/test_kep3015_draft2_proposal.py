@@ -13,7 +13,7 @@ from keepclose.model.service.types import ServicePort
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.selection import DROPPED
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing.builders import node, pod
+from support.builders import node, pod
 from support.nettopology import NodePlan
 from support.packets.tabledbeds import tabled
 from support.packets.webobjects import web

@@ -22,7 +22,7 @@ from keepclose.routing.port_endpoints import NodeView
 from keepclose.ruleset.tracer import Packet
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import serving
-from keepclose.testing.builders import node, pod
+from support.builders import node, pod
 from support.controllers import World, world
 from support.live.sights import hints, quick
 from support.live.traffic import reached

@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.routing.selection import PacketVerdict
 from keepclose.testing.api_server import serving
-from keepclose.testing.processes import embedded_server
 from keepclose.testing.recording_writer import RecordingWriter
 from support.proposals.proposalapis import ProposalApi
 from support.proposals.proposalscenes import THREE_ZONES, UNEVEN, Scene, asking
 from support.proxies import cluster_of, hinted
 from support.real.programs import program
+from support.server_processes import embedded_server
 
 ONE_NODE_EACH = {"n1": "zone-a", "n2": "zone-b", "n3": "zone-c"}
 SPEC = "io.k8s.api.core.v1.ServiceSpec"

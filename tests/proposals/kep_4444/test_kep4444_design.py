@@ -20,7 +20,7 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import TOPOLOGY_HINTS_ANNOTATION
 from keepclose.routing.service_ports import routed_ports
-from keepclose.testing.builders import endpoint, endpoint_slice, node, service
+from support.builders import endpoint, endpoint_slice, node, service
 from support.packets.chances import UNBELIEVABLE, chance_of
 from support.packets.loads import ask_here
 from support.packets.webobjects import addresses_of, web

@@ -13,7 +13,7 @@ from keepclose.model.gates import Gate
 from keepclose.model.well_known import HOSTNAME_LABEL, ZONE_LABEL
 from keepclose.routing.heuristics import Matrix, ZoneDemand
 from keepclose.routing.selection import PacketVerdict
-from keepclose.testing.builders import node
+from support.builders import node
 from support.proposals.proposalapis import ProposalApi
 from support.proposals.proposalscenes import GATES, THREE_ZONES, UNEVEN, Scene, asking, own_zones
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from keepclose.testing.processes import Embedded
+from support.server_processes import Embedded
 
 PATIENCE: Final = 60.0
 HOST: Final = b"Host: h\r\n"

@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from keepclose.apiserver.storage.store import Store
-from keepclose.testing.processes import Embedded, embedded_server
 from support.hostile.attackers import NODE, Attacker, Target, Wire
+from support.server_processes import Embedded, embedded_server
 
 GET_LIMIT_SECONDS: Final = 0.1
 """What a GET of another client may take at the 99th percentile during an attack."""

@@ -35,7 +35,7 @@ from keepclose.ruleset import (
     TableListing,
     Update,
 )
-from keepclose.testing.builders import endpoint, endpoint_slice
+from support.builders import endpoint, endpoint_slice
 from support.netanswers import PORT, answering
 from support.netns import Namespace
 from support.nettopology import (

@@ -14,7 +14,7 @@ from keepclose.model.service.types import (
     ServicePort,
     ServiceStatus,
 )
-from keepclose.testing.builders import service
+from support.builders import service
 from support.netanswers import PORT
 
 FAMILIES: Final = (IPV4, IPV6)

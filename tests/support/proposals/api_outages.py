@@ -19,11 +19,11 @@ from keepclose.model.service.types import Service
 from keepclose.model.workload import NodeAddress
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.settings import ProxySettings
-from keepclose.testing.builders import node
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.recording_writer import RecordingWriter
 from keepclose.testing.scripted_streams import FakeResponse
+from support.builders import node
 from support.proxies import FakeCounters, FakeFlows
 
 OUTAGE_S: Final = 3600

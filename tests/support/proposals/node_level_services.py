@@ -17,7 +17,7 @@ from keepclose.model.well_known import (
 )
 from keepclose.routing.node_level import NodeLevelMode, NodeLevelOptions
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing.builders import node, service
+from support.builders import node, service
 from support.proposals.planned_services import PlannedService
 
 ON: Final = FeatureGates().with_gates(Gate.NODE_LEVEL_TOPOLOGY)

@@ -24,7 +24,7 @@ from keepclose.routing.service_ports import routed_ports
 from keepclose.simulate.churn import apply_plan
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
-from keepclose.testing.builders import node, pod
+from support.builders import node, pod
 
 Groups = dict[str, int]
 """Numbers of endpoints by the zone that consumes their slices; "" is every zone."""

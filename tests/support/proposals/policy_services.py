@@ -19,7 +19,7 @@ from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.selection import Outcome
 from keepclose.ruleset.tracer import Packet, trace_outcomes
 from keepclose.ruleset.tracer import TracedNode as PacketNode
-from keepclose.testing.builders import endpoint, endpoint_slice, service
+from support.builders import endpoint, endpoint_slice, service
 from support.proposals.planned_services import select_on
 from support.ruleset.tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, load, make_ruleset, shown
 

@@ -14,7 +14,7 @@ from keepclose.model.gates import FeatureGates
 from keepclose.model.service.types import Service
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
-from keepclose.testing.builders import node, pod
+from support.builders import node, pod
 from support.nettopology import NodePlan
 from support.packets.packetflows import CLUSTER, Flow, check
 from support.packets.tabledbeds import TabledBed, tabled

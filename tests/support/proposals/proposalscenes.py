@@ -25,7 +25,7 @@ from keepclose.routing.selection import Selection, select
 from keepclose.routing.service_ports import routed_ports
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
-from keepclose.testing.builders import node, pod, service
+from support.builders import node, pod, service
 
 GATES: Final = DEFAULT_GATES
 NO_FIELD: Final = GATES.without(

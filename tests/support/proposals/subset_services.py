@@ -11,7 +11,7 @@ from keepclose.model.workload import Node
 from keepclose.routing.subsets import Approach as SubsetApproach
 from keepclose.routing.subsets import SubsetDecision, SubsetOptions, decide_subsets
 from keepclose.slices.settings import PlannerSettings
-from keepclose.testing.builders import service
+from support.builders import service
 from support.proposals.planned_services import PlannedService, nodes_in
 
 SUBSETTING: Final = FeatureGates().with_gates(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from keepclose.testing.processes import Embedded, embedded_server, start_embedded
+from support.server_processes import Embedded, embedded_server, start_embedded
 
 __all__ = ["Embedded", "embedded_server", "start_embedded"]

@@ -14,7 +14,7 @@ from keepclose.model.service.types import (
     ServicePort,
     ServiceStatus,
 )
-from keepclose.testing.builders import endpoint_slice, service
+from support.builders import endpoint_slice, service
 
 
 def web(

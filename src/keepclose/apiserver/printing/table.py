@@ -21,9 +21,8 @@ from keepclose.apiserver.printing.other_kinds import (
     SERVICE_CIDR,
     UNKNOWN_KIND,
 )
-from keepclose.apiserver.printing.pods import POD
 from keepclose.apiserver.printing.services import ENDPOINT_SLICE, ENDPOINTS_COLUMNS, SERVICE_COLUMNS
-from keepclose.apiserver.printing.workloads import DAEMON_SET, DEPLOYMENT, REPLICA_SET
+from keepclose.apiserver.printing.workloads import DAEMON_SET, DEPLOYMENT, POD, REPLICA_SET
 from keepclose.apiserver.resources import Resource
 from keepclose.model.json_values import JsonObject
 

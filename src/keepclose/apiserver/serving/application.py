@@ -27,7 +27,6 @@ from keepclose.apiserver.serving.http_messages import (
     PendingResponse,
     ResponseStream,
 )
-from keepclose.apiserver.serving.listing import PLAIN_BYTES, ListStream
 from keepclose.apiserver.serving.negotiation import (
     YAML_FORM,
     ListRendering,
@@ -48,6 +47,8 @@ from keepclose.apiserver.serving.options import (
 from keepclose.apiserver.serving.reading import read_candidates, select_entries
 from keepclose.apiserver.serving.request_bodies import PROTOBUF_TYPE, YAML_TYPES, media_type_of
 from keepclose.apiserver.serving.responses import (
+    PLAIN_BYTES,
+    ListStream,
     respond_error,
     respond_with,
     warning_headers,

@@ -17,7 +17,6 @@ import msgspec
 
 from keepclose.apiserver.registry.events import from_stored
 from keepclose.apiserver.resources import Resource
-from keepclose.apiserver.serving.listing import RENDERED_BYTES, portions
 from keepclose.apiserver.serving.negotiation import (
     ResponseForm,
     ResponseShape,
@@ -27,6 +26,7 @@ from keepclose.apiserver.serving.negotiation import (
 )
 from keepclose.apiserver.serving.options import ListOptions, RequestTarget, check_version
 from keepclose.apiserver.serving.reading import ListSelection, too_large_version
+from keepclose.apiserver.serving.responses import RENDERED_BYTES, portions
 from keepclose.apiserver.status_errors import StatusError, expired, too_old
 from keepclose.apiserver.storage.entries import Entry, StoredChange
 from keepclose.apiserver.storage.history import Closed, Overflow, Subscription

@@ -7,6 +7,8 @@ identity of the client and is not supported is rejected, never ignored.
 The proxy of a server comes from the kubeconfig or the environment, as in client-go: HTTPS_PROXY or
 HTTP_PROXY by the scheme of the server. NO_PROXY lists exceptions: domains, addresses, networks or
 "*". Loopback addresses are never reached through a proxy.
+
+The kubelet replaces the token in its file before it expires, so the file is read again and again.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ _UNSUPPORTED: Final = {
     "as-groups": "name a user of its own in the context",
     "as-user-extra": "name a user of its own in the context",
 }
+ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def find_proxy(url: str, env: Mapping[str, str]) -> str:
@@ -309,3 +312,56 @@ def _describe_cluster(cluster: Fields) -> dict[str, Any]:
         if extension.text("name") == "client.authentication.k8s.io/exec":
             info["config"] = extension.value("extension")
     return info
+
+
+def load_in_cluster(
+    env: Mapping[str, str] | None = None, *, account: Path = ACCOUNT
+) -> ConnectionSettings:
+    """Return the settings of the pod of this process; raise ConfigError outside of a pod."""
+    env = os.environ if env is None else env
+    host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise ConfigError(
+            "not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set",
+            fix="name a kubeconfig instead",
+        )
+    token, authority = account / "token", account / "ca.crt"
+    for file in (token, authority):
+        _read(file)
+    try:
+        namespace = _read(account / "namespace").decode(errors="replace").strip()
+    except ConfigError:
+        namespace = ""
+    return ConnectionSettings(
+        server=ServerAddress(
+            url=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+            authority=_read(authority),
+            source=str(account),
+        ),
+        user=ConnectionUser(token_file=str(token)),
+        namespace=namespace or "default",
+        source=str(account),
+    )
+
+
+def load_connection_settings(
+    path: str | os.PathLike[str] | None = None,
+    context: str | None = None,
+    env: Mapping[str, str] | None = None,
+    *,
+    account: Path = ACCOUNT,
+) -> ConnectionSettings:
+    """Return the settings that kubectl would use: a kubeconfig if there is one, else the pod's."""
+    env = os.environ if env is None else env
+    is_pod = bool(env.get("KUBERNETES_SERVICE_HOST")) and (account / "token").exists()
+    is_explicit = path is not None or context is not None
+    if is_pod and not is_explicit and not any(file.exists() for file in find_kubeconfigs(env)):
+        return load_in_cluster(env, account=account)
+    return load_kubeconfig(path, context, env)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return read_input(file, most=MAX_SETTINGS_BYTES)
+    except OSError as error:
+        raise unreadable(str(file), error) from error

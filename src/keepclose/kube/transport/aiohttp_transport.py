@@ -30,8 +30,7 @@ from yarl import URL
 from keepclose.kube.auth.credentials import ClientCertificate, Credentials, Proof
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import CHECK_SERVER, BrokenStream, ConfigError, ConnectionLost
-from keepclose.kube.transport.errors import FAULTS, explain_fault
-from keepclose.kube.transport.transport import ApiRequest
+from keepclose.kube.transport.transport import FAULTS, ApiRequest, explain_fault
 
 CONNECT_S: Final = 10.0
 KEEPALIVE_S: Final = 30.0

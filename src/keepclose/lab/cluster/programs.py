@@ -17,7 +17,7 @@ from keepclose.apiserver.assembly import ServerSettings, StartError, run_apiserv
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.process import run_controller
 from keepclose.heuristics.discovery import find_heuristics
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.errors import ConfigError
 from keepclose.lab.network.addresses import SERVICE_NETWORKS
 from keepclose.model.gates import FeatureGates, Gate

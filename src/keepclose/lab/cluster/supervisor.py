@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from keepclose.kube.auth.in_cluster import load_connection_settings
+from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect

@@ -83,7 +83,7 @@ def start_embedded(directory: Path, *flags: str, port: int = 0) -> Embedded:
     """Start the server and return when it says that it is ready; raises NotStartedError."""
     command = [sys.executable, "-m", "keepclose", "apiserver", "--data-dir", str(directory)]
     with log_of(directory).open("ab") as log:
-        process = subprocess.Popen(  # noqa: S603 - our own command
+        process = subprocess.Popen(
             [*command, "--port", str(port), *flags],
             stdout=subprocess.PIPE,
             stderr=log,
