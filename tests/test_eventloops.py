@@ -7,7 +7,7 @@ import sys
 
 import uvloop
 
-from keepclose.runtime.event_loop import find_loop_factory
+from keepclose.runtime.program import find_loop_factory
 
 
 def test_the_quicker_loop_is_taken() -> None:
@@ -19,7 +19,7 @@ def test_asyncio_will_do() -> None:
     """Without uvloop the loop is asyncio's own."""
     script = (
         "import sys; sys.modules['uvloop'] = None\n"
-        "from keepclose.runtime.event_loop import find_loop_factory; print(find_loop_factory())"
+        "from keepclose.runtime.program import find_loop_factory; print(find_loop_factory())"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -23,6 +23,7 @@ from keepclose.apiserver.assembly import (
     run_apiserver,
 )
 from keepclose.apiserver.registry.registry import AllocationSettings
+from keepclose.runtime.program import ReadyMessage
 from keepclose.testing.api_server import Served, serving
 
 JsonObject = dict[str, Any]
@@ -85,8 +86,7 @@ async def test_unfinished_deletions_go_on_after_a_restart(tmp_path: Path) -> Non
     """What the garbage collector had left to do when the server ended is done by the next one."""
     async with serving(tmp_path) as api:
         owner = await api.create(CONFIGMAPS, {"metadata": {"name": "owner"}})
-        for controller in api.server._controllers:
-            controller.cancel()
+        await api.server._controllers.stop()
         reference = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -286,13 +286,16 @@ def _has_ipv6() -> bool:
 def test_signals_end_it(tmp_path: Path, number: signal.Signals) -> None:
     """A server that runs says once where it is, and ends in good order on a signal."""
     said: list[str] = []
+    urls: list[str] = []
 
-    def on_ready(text: str) -> None:
-        said.append(text)
+    def on_ready(message: ReadyMessage) -> None:
+        said.append(message.text)
+        urls.append(message.url)
         os.kill(os.getpid(), number)
 
     run_apiserver(ServerSettings(data_dir=tmp_path, port=0), on_ready=on_ready)
     server = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]
+    assert urls == [server["server"]]
     assert said == [
         f"keepclose apiserver ready at {server['server']} (kubeconfig: {tmp_path}/kubeconfig)"
     ]

@@ -18,7 +18,7 @@ from keepclose.lab.cluster.fork_server import (
     ForkServerLost,
     ProcessEnded,
     ProcessEvent,
-    Ready,
+    ProcessReady,
 )
 from keepclose.lab.cluster.process_keeper import Components, ProcessKeeper
 from keepclose.lab.cluster.programs import (
@@ -30,7 +30,9 @@ from keepclose.lab.cluster.programs import (
     ProxyProgram,
 )
 from keepclose.model.gates import Gate
+from keepclose.runtime.program import ReadyMessage
 
+HERE = ReadyMessage("here")
 ONE = ControllerProgram("/none", LAB_GATES)
 OTHER = ProxyProgram("n1", "/none", "/none", LAB_GATES)
 FEWER = LAB_GATES.without(Gate.TOPOLOGY_AWARE_HINTS)
@@ -59,7 +61,7 @@ class FakeForkServer(ForkServer):
         del log
         self.started.append(program)
         fails = program.name == self.fails and program.gates == FEWER
-        event = ProcessEnded(program.name, 2, "no") if fails else Ready(program.name, "here")
+        event = ProcessEnded(program.name, 2, "no") if fails else ProcessReady(program.name, HERE)
         asyncio.get_running_loop().call_soon(self.tell, event)
 
     def signal(self, name: str, number: signal.Signals) -> None:

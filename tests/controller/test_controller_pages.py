@@ -13,8 +13,10 @@ from keepclose.controller.process import serve_controller
 from keepclose.kube.auth.kubeconfig import load_kubeconfig
 from keepclose.kube.clock import SystemClock
 from keepclose.model.meta import NamespacedName
+from keepclose.reconcile.instrumentation import describe_plan
 from keepclose.reconcile.settings import ControllerSettings
-from keepclose.runtime.pages import ListenAddress, Pages, describe_plan
+from keepclose.runtime.pages import ListenAddress, controller_pages
+from keepclose.runtime.program import ReadyMessage
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
@@ -44,7 +46,11 @@ class Running:
 async def running() -> AsyncIterator[Running]:
     """Serve the pages."""
     state = Running()
-    pages = Pages(metrics=lambda: b"a 1\n", is_ready=lambda: state.ready, explain=state.explain)
+    pages = controller_pages(
+        metrics=lambda: b"a 1\n",
+        is_ready=lambda: state.ready,
+        explain=lambda key: describe_plan(state.explain(key)),
+    )
     state.url = f"http://127.0.0.1:{await pages.start('127.0.0.1', 0)}"
     yield state
     await pages.stop()
@@ -76,6 +82,7 @@ async def test_a_decision_can_be_asked_for(running: Running) -> None:
 def test_a_plan_is_described_with_its_reasons() -> None:
     """Mechanism, source, reasons and what would be written."""
     found = describe_plan(PLAN)
+    assert found is not None
     assert found["strategy"] == {"name": "PreferSameZone", "source": "spec.trafficDistribution"}
     assert [one["code"] for one in found["reasons"]] == [
         reason.code.value for reason in (*PLAN.strategy.reasons, *PLAN.reasons)
@@ -97,7 +104,7 @@ async def test_a_whole_controller_tells_of_itself(tmp_path: Path) -> None:
             "trafficDistribution": "PreferSameZone",
         },
     }
-    told: asyncio.Queue[str] = asyncio.Queue()
+    told: asyncio.Queue[ReadyMessage] = asyncio.Queue()
     async with serving(tmp_path / "data") as api:
         await api.create("/api/v1/namespaces/default/services", wanted)
         running = asyncio.ensure_future(
@@ -111,7 +118,7 @@ async def test_a_whole_controller_tells_of_itself(tmp_path: Path) -> None:
             )
         )
         state = Running()
-        state.url = (await told.get()).rpartition(" ")[2]
+        state.url = (await told.get()).pages
         success = 'endpoint_slice_controller_syncs{result="success"} 1\n'
         async with asyncio.timeout(PATIENCE):
             while success not in (await _get(state, "/metrics"))[1]:  # noqa: ASYNC110

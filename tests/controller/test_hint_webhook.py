@@ -33,6 +33,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.runtime.pages import ListenAddress
+from keepclose.runtime.program import ReadyMessage
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
 from keepclose.webhook.admission import ClusterView, Webhook
@@ -645,7 +646,7 @@ async def test_pages_tell_what_was_decided(tmp_path: Path, files: WebhookSetting
     async with serving(tmp_path / "api") as api, world(api) as cluster:
         await add_cluster(cluster, {DISTRIBUTION: "PreferSameZone"})
         await cluster.add_service("other")
-        told: asyncio.Queue[str] = asyncio.Queue()
+        told: asyncio.Queue[ReadyMessage] = asyncio.Queue()
         task = asyncio.create_task(
             serve_webhook(
                 SETTINGS,
@@ -659,10 +660,13 @@ async def test_pages_tell_what_was_decided(tmp_path: Path, files: WebhookSetting
         )
         try:
             async with asyncio.timeout(PATIENCE):
-                text = await told.get()
-            assert text.startswith("keepclose webhook answers at https://127.0.0.1:")
+                ready = await told.get()
+            assert ready.url.startswith("https://127.0.0.1:")
+            assert ready.text == (
+                f"keepclose webhook answers at {ready.url}, pages at {ready.pages}"
+            )
             await expect_hints(cluster, [["zone-a", "zone-b"]])
-            pages = text.rpartition(" ")[2]
+            pages = ready.pages
             async with aiohttp.ClientSession() as session:
                 async with session.get(f"{pages}/debug/services/default/web") as answer:
                     shown = await answer.json()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keepclose.runtime.event_loop import GC_THRESHOLD, IDLE_POLL_S, tune_garbage_collection
+from keepclose.runtime.program import GC_THRESHOLD, IDLE_POLL_S, tune_garbage_collection
 from keepclose.testing.fake_clock import FakeClock
 
 

@@ -17,8 +17,9 @@ from keepclose.controller.metrics import ControllerMetrics
 from keepclose.kube.requests import ENDPOINTS
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import SUBSETTING_ANNOTATION, TOPOLOGY_MODE_ANNOTATION
+from keepclose.reconcile.instrumentation import describe_plan
 from keepclose.runtime.metrics_text import render_metrics
-from keepclose.runtime.pages import Pages
+from keepclose.runtime.pages import controller_pages
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import serving
 from support.controllers import QUICK, world
@@ -149,7 +150,11 @@ async def _scrape(directory: Path) -> str:
             await cluster.settle(controller)
             # A heuristic that fails would fail syncs too; its Services are tried elsewhere.
             metrics._failures.labels("example.dev/Broken", "Raised").inc()
-            pages = Pages(metrics=metrics.page, is_ready=lambda: True, explain=controller.explain)
+            pages = controller_pages(
+                metrics=metrics.page,
+                is_ready=lambda: True,
+                explain=lambda key: describe_plan(controller.explain(key)),
+            )
             url = f"http://127.0.0.1:{await pages.start('127.0.0.1', 0)}/metrics"
             async with aiohttp.ClientSession() as session, session.get(url) as answer:
                 assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")

@@ -38,7 +38,9 @@ class Work:
         self.told.append(result)
 
 
-def start(clock: FakeClock, work: Work) -> tuple[WorkQueue[NamespacedName], Workers]:
+def start(
+    clock: FakeClock, work: Work
+) -> tuple[WorkQueue[NamespacedName], Workers[NamespacedName]]:
     """Start two workers."""
     queue: WorkQueue[NamespacedName] = WorkQueue(clock)
     workers = Workers(queue, work.sync, number=2, most_retries=3, clock=clock, on_synced=work.tell)

@@ -21,13 +21,14 @@ from keepclose.proxy.health import listen_here
 from keepclose.proxy.nft.select_writer import DryRunWriter
 from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.proxy.process import (
-    Address,
     ProxyHostSettings,
     find_families,
     serve_proxy,
     tune_conntrack,
 )
 from keepclose.proxy.settings import ProxySettings
+from keepclose.runtime.pages import ListenAddress
+from keepclose.runtime.program import ReadyMessage
 from keepclose.testing.api_server import PATIENCE, Served, serving
 from keepclose.testing.recording_writer import RecordingWriter
 from support.ports import reserved_port
@@ -53,7 +54,7 @@ async def served(
     connection = load_connection_settings(
         api.server.settings.data_dir / "node-n1.kubeconfig", env={}
     )
-    said: asyncio.Queue[str] = asyncio.Queue()
+    said: asyncio.Queue[ReadyMessage] = asyncio.Queue()
     task = asyncio.create_task(
         serve_proxy(
             SETTINGS,
@@ -66,7 +67,7 @@ async def served(
     )
     try:
         async with asyncio.timeout(PATIENCE):
-            yield (await said.get()).split(", ")
+            yield (await said.get()).text.split(", ")
     finally:
         task.cancel()
         await asyncio.wait((task,))
@@ -90,7 +91,7 @@ async def test_pages_and_health(tmp_path: Path) -> None:
     """The pages are where it says, health follows the node, and rules stay at the end."""
     async with world(tmp_path) as (api, _):
         writer = RecordingWriter()
-        anywhere = Address("127.0.0.1", 0)
+        anywhere = ListenAddress("127.0.0.1", 0)
         async with served(api, writer, ProxyHostSettings("auto", anywhere, anywhere)) as said:
             assert said[0] == "keepclose proxy runs for node n1"
             pages, health = said[1].split()[-1], said[2].split()[-1]
@@ -113,7 +114,7 @@ async def test_a_health_port_that_is_taken(tmp_path: Path) -> None:
     """Another proxy that still ends does not keep this one from starting."""
     async with world(tmp_path) as (api, _):
         with listen_here("127.0.0.1", 0) as taken:
-            address = Address("127.0.0.1", taken.getsockname()[1])
+            address = ListenAddress("127.0.0.1", taken.getsockname()[1])
             writer = RecordingWriter()
             async with served(api, writer, ProxyHostSettings("auto", None, address)) as said:
                 assert said[1].startswith("health not served yet ([Errno 98]")

@@ -10,7 +10,6 @@ import asyncio
 import errno
 import gc
 import os
-import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -68,7 +67,15 @@ from keepclose.apiserver.status_errors import StatusError
 from keepclose.apiserver.storage.errors import StorageError
 from keepclose.apiserver.storage.store import Store
 from keepclose.model.gates import FeatureGates
-from keepclose.runtime.event_loop import find_loop_factory
+from keepclose.runtime.program import (
+    OnReady,
+    Parts,
+    ReadyMessage,
+    beside,
+    find_loop_factory,
+    keep_running,
+    run_program,
+)
 from keepclose.system.private_files import BrokenFileError, create_private_directory
 
 NAMESPACES: Final = (
@@ -181,7 +188,7 @@ class ApiServer:
             limits=ConnectionLimits.for_process(settings.max_connections),
         )
         self._metrics.follow(self._server.table)
-        self._controllers: list[asyncio.Task[None]] = []
+        self._controllers = Parts()
         self.url = ""
 
     @property
@@ -228,16 +235,12 @@ class ApiServer:
         except (BrokenFileError, StatusError, InvalidNodeNameError, OSError, StorageError) as error:
             await self.stop()
             raise StartError(_explain(error)) from error
-        loop = asyncio.get_running_loop()
-        self._controllers = [
-            loop.create_task(_keep_running(controller)) for controller in controllers
-        ]
+        for controller in controllers:
+            self._controllers.start(keep_running(controller, after_s=_RETRY_SECONDS))
 
     async def stop(self) -> None:
         """Stop the controllers, end all connections and close the store."""
-        for controller in self._controllers:
-            controller.cancel()
-        await asyncio.gather(*self._controllers, return_exceptions=True)
+        await self._controllers.stop()
         self.application.workers.close()
         await self._server.stop()
         self.store.close()
@@ -283,51 +286,24 @@ def _explain(error: Exception) -> str:
     return str(error)
 
 
-async def _keep_running(controller: Callable[[], Awaitable[None]]) -> None:
-    """Run a controller until the store is closed; restart it after errors such as a full disk."""
-    while True:
-        try:
-            return await controller()
-        except Exception:  # noqa: BLE001 - logged, and the server goes on
-            _log.exception("controller failed and is restarted")
-            await asyncio.sleep(_RETRY_SECONDS)
-
-
-def run_apiserver(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
+def run_apiserver(settings: ServerSettings, *, on_ready: OnReady) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartError."""
     raise_descriptor_limit()
-    server = ApiServer(settings)
-    with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
-        runner.run(_serve(server, on_ready))
+    work = _serve(ApiServer(settings), on_ready)
+    run_program(work, loop_factory=find_loop_factory(), stop_within_s=END_SECONDS)
 
 
-def _limit_stop_time() -> None:
-    """Have the kernel end the process after END_SECONDS; answered writes are durable by then."""
-    # NB: by the kernel, because no code of this process is sure to run in time.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, END_SECONDS)
-
-
-async def _serve(server: ApiServer, on_ready: Callable[[str], None]) -> None:
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-
-    def end(_number: int, _frame: object) -> None:
-        _limit_stop_time()
-        loop.call_soon_threadsafe(ended.set)
-
-    # NB: not `loop.add_signal_handler`, whose handlers wait while work holds the event loop.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    await server.start()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-    collecting = loop.create_task(collect_cycles(server.application.workers))
-    on_ready(f"keepclose apiserver ready at {server.url} (kubeconfig: {server.kubeconfig})")
-    await ended.wait()
-    collecting.cancel()
-    await server.stop()
-    signal.setitimer(signal.ITIMER_REAL, 0)
+async def _serve(server: ApiServer, on_ready: OnReady) -> None:
+    try:
+        await server.start()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        async with beside(collect_cycles(server.application.workers)):
+            text = f"keepclose apiserver ready at {server.url} (kubeconfig: {server.kubeconfig})"
+            on_ready(ReadyMessage(text, url=server.url))
+            await asyncio.get_running_loop().create_future()
+    finally:
+        await server.stop()
 
 
 def _explain_listen_error(host: str, port: int, error: OSError) -> str:

@@ -169,6 +169,6 @@ def _serve(settings: ServerSettings) -> None:
     log_to_standard_error()
 
     try:
-        run_apiserver(settings, on_ready=say)
+        run_apiserver(settings, on_ready=lambda ready: say(ready.text))
     except StartError as error:
         fail(str(error))

@@ -311,7 +311,7 @@ def _run(
                 connection,
                 leader_elect=leader_elect,
                 listening=None if address is None else ListenAddress(*address),
-                on_ready=say,
+                on_ready=lambda ready: say(ready.text),
             )
             return
         run_controller(
@@ -320,7 +320,7 @@ def _run(
             leader_elect=leader_elect,
             is_forced=is_forced,
             listening=None if address is None else ListenAddress(*address),
-            on_ready=say,
+            on_ready=lambda ready: say(ready.text),
         )
     except ConfigError as error:
         fail(str(error))

@@ -27,8 +27,8 @@ from keepclose.cli.startup import import_lean
 
 if TYPE_CHECKING:
     from keepclose.proxy.nft.select_writer import WriterName
-    from keepclose.proxy.process import Address
     from keepclose.proxy.settings import ProxySettings
+    from keepclose.runtime.pages import ListenAddress
 
 app = typer.Typer(name="proxy", rich_markup_mode=None)
 app.command()(status)
@@ -211,11 +211,11 @@ def _read_settings(
     return settings
 
 
-def _read_address(option: str, text: str) -> Address | None:
-    from keepclose.proxy.process import Address
+def _read_address(option: str, text: str) -> ListenAddress | None:
+    from keepclose.runtime.pages import ListenAddress
 
     host_and_port = read_address_or_none(option, text)
-    return None if host_and_port is None else Address(*host_and_port)
+    return None if host_and_port is None else ListenAddress(*host_and_port)
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -228,8 +228,8 @@ def _run(
     *,
     kubeconfig: Path | None,
     writer: WriterOption,
-    pages: Address | None,
-    health: Address | None,
+    pages: ListenAddress | None,
+    health: ListenAddress | None,
     tunes: bool,
 ) -> None:
     import structlog
@@ -271,7 +271,7 @@ def _run(
                 host_settings=process.ProxyHostSettings(
                     writer_name, pages, health, ConntrackSettings() if tunes else None
                 ),
-                on_ready=say,
+                on_ready=lambda ready: say(ready.text),
             )
     except (ConfigError, NftablesUnavailableError) as error:
         fail(str(error))

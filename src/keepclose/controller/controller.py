@@ -41,6 +41,7 @@ from keepclose.reconcile.settings import (
     ControllerSettings,
     defer_answers,
 )
+from keepclose.runtime.program import Parts
 from keepclose.runtime.workers import Workers
 from keepclose.slices.service_planner import ServicePlan
 from keepclose.slices.trackers import SliceTracker
@@ -213,9 +214,9 @@ class Controller:
         background += [self._resync(), self._begin(), self._recheck_dropped_fields()]
         if self._settings.writes_conditions:
             background.append(self._tick())
-        tasks = [asyncio.create_task(coroutine) for coroutine in background]
+        parts = Parts(background)
         try:
-            await _first_failure(tasks)
+            await parts.until_ended()
         finally:
             try:
                 # NB: reflectors keep running meanwhile, so that the last syncs see current state.
@@ -224,9 +225,7 @@ class Controller:
             finally:
                 # NB: after the syncs, which would report a closed heuristic as failed.
                 close_heuristics(self._settings.plan.heuristics)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await parts.stop()
 
     async def _begin(self) -> None:
         for reflector in self.reflectors:
@@ -275,12 +274,3 @@ class Controller:
             self._conditions.release()
             for key in self.caches.services:
                 self.queue.add(key)
-
-
-async def _first_failure(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait until a task fails, and raise its error."""
-    pending = set(tasks)
-    while pending:
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()

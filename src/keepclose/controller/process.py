@@ -8,10 +8,8 @@ loopback or the cluster's own network.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 from uuid import uuid4
@@ -25,23 +23,28 @@ from keepclose.kube.connection import ConnectionSettings, connect
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector
 from keepclose.kube.transport.retries import Retries
+from keepclose.reconcile.instrumentation import describe_plan
 from keepclose.reconcile.settings import (
     CONTROLLER_COMPONENT,
     MIRRORING_COMPONENT,
     ControllerSettings,
 )
-from keepclose.runtime.event_loop import find_loop_factory, tune_garbage_collection, until_signal
-from keepclose.runtime.pages import ListenAddress, Pages
+from keepclose.runtime.pages import ListenAddress, controller_pages
+from keepclose.runtime.program import (
+    OnReady,
+    ReadyMessage,
+    beside,
+    find_loop_factory,
+    ignore_ready,
+    run_program,
+    tune_garbage_collection,
+)
 
 LEASE_NAMESPACE: Final = "kube-system"
 LEASE_NAME: Final = "keepclose-controller"
 # Standby replicas read the lease twice as often as the leader renews it, for a quick handover.
 SEEK_PERIOD_S: Final = 1.0
 _NO_RETRIES: Final = Retries(max_elapsed=0.0)
-
-
-def _ignore(_text: str) -> None:
-    """Do nothing."""
 
 
 def run_controller(
@@ -51,24 +54,23 @@ def run_controller(
     leader_elect: bool,
     is_forced: bool = False,
     listening: ListenAddress | None = None,
-    on_ready: Callable[[str], None] = _ignore,
+    on_ready: OnReady = ignore_ready,
 ) -> None:
     """Run a controller until SIGTERM or SIGINT; call `on_ready` once with the address of its pages.
 
     Raise ConfigError when the settings cannot work or another controller manages the slices,
     LeadershipLost when another replica may lead, and OSError when the pages cannot be served.
     """
-    with asyncio.Runner(loop_factory=find_loop_factory()) as runner:
-        work = serve_controller(
-            settings,
-            connection,
-            leader_elect=leader_elect,
-            is_forced=is_forced,
-            clock=SystemClock(),
-            listening=listening,
-            on_ready=on_ready,
-        )
-        runner.run(until_signal(work))
+    work = serve_controller(
+        settings,
+        connection,
+        leader_elect=leader_elect,
+        is_forced=is_forced,
+        clock=SystemClock(),
+        listening=listening,
+        on_ready=on_ready,
+    )
+    run_program(work, loop_factory=find_loop_factory())
 
 
 async def serve_controller(
@@ -79,7 +81,7 @@ async def serve_controller(
     is_forced: bool = False,
     clock: Clock,
     listening: ListenAddress | None = None,
-    on_ready: Callable[[str], None] = _ignore,
+    on_ready: OnReady = ignore_ready,
 ) -> None:
     """Run a controller until cancelled, with `leader_elect` only while it holds the lease."""
     metrics = ControllerMetrics(
@@ -105,14 +107,16 @@ async def serve_controller(
                 refuse_other_controller, client, managed_by=settings.plan.managed_by, clock=clock
             ),
         )
-        pages = Pages(
-            metrics=metrics.page, is_ready=controller.synced.is_set, explain=controller.explain
+        pages = controller_pages(
+            metrics=metrics.page,
+            is_ready=controller.synced.is_set,
+            explain=lambda key: describe_plan(controller.explain(key)),
         )
         if listening is None:
-            on_ready("keepclose controller runs")
+            on_ready(ReadyMessage("keepclose controller runs"))
         else:
-            port = await pages.start(*listening)
-            on_ready(f"keepclose controller runs, pages at http://{listening.host}:{port}")
+            url = f"http://{listening.host}:{await pages.start(*listening)}"
+            on_ready(ReadyMessage(f"keepclose controller runs, pages at {url}", pages=url))
         try:
             await _lead(controller, client, clock=clock, leader_elect=leader_elect)
         finally:
@@ -137,11 +141,7 @@ async def _lead(
 
 
 async def _work(controller: Controller, *, clock: Clock) -> None:
-    tuning = asyncio.create_task(
+    async with beside(
         tune_garbage_collection(controller.synced, lambda: controller.is_idle, clock=clock)
-    )
-    try:
+    ):
         await controller.run()
-    finally:
-        tuning.cancel()
-        await asyncio.wait((tuning,))

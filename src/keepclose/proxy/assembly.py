@@ -39,6 +39,7 @@ from keepclose.proxy.validation import ValidationLog
 from keepclose.routing.conditions import HONORED
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.topology import followed_levels, needs_node_labels
+from keepclose.runtime.program import Parts
 
 _log = structlog.get_logger(__name__)
 
@@ -147,9 +148,7 @@ class NodeProxy:
         """
         has_gate = self.settings.gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
         self._retracts = not has_gate and self.settings.acknowledges
-        await self._run(
-            [self._sync_forever()], acknowledges=has_gate and self.settings.acknowledges
-        )
+        await self._run(self._sync_forever(), acknowledges=has_gate and self.settings.acknowledges)
 
     async def run_once(self, *, within_s: float = math.inf) -> None:
         """Write everything once and return; raises NftError if that fails.
@@ -158,9 +157,9 @@ class NodeProxy:
         request, BrokenStream if it is not an API server, and NodeMissingError if it has no such
         Node.
         """
-        await self._run([self._sync_once(within_s)], acknowledges=False)
+        await self._run(self._sync_once(within_s), acknowledges=False)
 
-    async def _run(self, work: list[Coroutine[Any, Any, None]], *, acknowledges: bool) -> None:
+    async def _run(self, work: Coroutine[Any, Any, None], *, acknowledges: bool) -> None:
         background: list[Coroutine[Any, Any, Any]] = [
             reflector.run() for reflector in self.caches.reflectors
         ]
@@ -169,15 +168,11 @@ class NodeProxy:
             background.append(self._recorder.run())
         if acknowledges:
             background.append(self.acknowledger.run())
-        main_tasks = [asyncio.create_task(coroutine) for coroutine in work]
-        background_tasks = [asyncio.create_task(coroutine) for coroutine in background]
+        parts = Parts(background)
         try:
-            await _until_done(main_tasks, background_tasks)
+            await parts.until(work)
         finally:
-            tasks = [*main_tasks, *background_tasks]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await parts.stop()
             for family in self.families.values():
                 await family.close()
             await self.counters.close()
@@ -189,20 +184,18 @@ class NodeProxy:
         for name in self.families:
             # From here on the family counts for the health of the proxy.
             self.health.record_update(name)
-        tasks = [asyncio.create_task(family.sync.run()) for family in self.families.values()]
+        syncs = Parts(family.sync.run() for family in self.families.values())
         try:
             for family in self.families.values():
-                await _wait_or_raise(family.sync.synced.wait(), tasks)
+                await syncs.until(family.sync.synced.wait())
             self.synced.set()
             self.acknowledger.trigger()
             if self._retracts and self._has_honored_conditions():
                 await retract(self._client, self.settings.node_name)
             _log.info("first sync of all families succeeded", services=len(self.caches.services))
-            await _until_done(tasks, [])
+            await syncs.until_ended()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await syncs.stop()
 
     async def _sync_once(self, within_s: float) -> None:
         limit = None if within_s == math.inf else within_s
@@ -372,24 +365,3 @@ class NodeProxy:
             ),
             counted=any(family.is_counting for family in families.values()),
         )
-
-
-async def _wait_or_raise(awaited: Coroutine[Any, Any, Any], tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait for the coroutine; raise the error of a task that fails first."""
-    waiter = asyncio.ensure_future(awaited)
-    try:
-        await asyncio.wait((waiter, *tasks), return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                task.result()
-    finally:
-        waiter.cancel()
-
-
-async def _until_done(main: list[asyncio.Task[Any]], background: list[asyncio.Task[Any]]) -> None:
-    """Return when the main tasks are done; raise the error of any task."""
-    pending = {*main, *background}
-    while any(not task.done() for task in main):
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()

@@ -27,6 +27,7 @@ from aiohttp import web
 from keepclose.kube.clock import Clock
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
+from keepclose.runtime.pages import PageServer
 
 TO_BE_DELETED_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
 HEADERS: Final = {
@@ -189,21 +190,14 @@ class HealthServer:
         self._clock = clock
         self._count = count
         self._listen = listen
-        self._runner: web.AppRunner | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        """Start to listen and return the port; raises OSError."""
         app = web.Application()
         app.router.add_route("*", "/healthz", self._show_healthz)
         app.router.add_route("*", "/livez", self._show_livez)
-        listener = self._listen(host, port)
-        bound: int = listener.getsockname()[1]
-        self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=1.0
-        )
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
-        return bound
+        self._server = PageServer(app)
+
+    async def start(self, host: str, port: int) -> int:
+        """Start to listen and return the port; raises OSError."""
+        return await self._server.start_on(self._listen(host, port))
 
     async def start_eventually(self, host: str, port: int) -> int:
         """Retry every few seconds until the port is free; return the port."""
@@ -216,9 +210,7 @@ class HealthServer:
 
     async def stop(self) -> None:
         """Stop listening."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._server.stop()
 
     async def _show_healthz(self, request: web.Request) -> web.Response:
         del request

@@ -37,7 +37,14 @@ from keepclose.proxy.settings import PROXY_COMPONENT, PROXY_FAMILIES, ProxySetti
 from keepclose.proxy.status import ProxyPages
 from keepclose.ruleset import cleanup_text
 from keepclose.ruleset.settings import RulesetSettings
-from keepclose.runtime.event_loop import until_signal
+from keepclose.runtime.pages import ListenAddress
+from keepclose.runtime.program import (
+    OnReady,
+    Parts,
+    ReadyMessage,
+    ignore_ready,
+    run_program,
+)
 
 # The caches hold many long-lived objects; frequent garbage collections cost more than they free.
 _GC_THRESHOLD_AT_START: Final = 2_000_000
@@ -51,16 +58,6 @@ _NO_RETRIES: Final = Retries(max_elapsed=0.0)
 _log = structlog.get_logger(__name__)
 
 
-class Address(NamedTuple):
-    """The address of an HTTP server; port 0 takes any free port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 class ProxyHostSettings(NamedTuple):
     """What a proxy uses of the host.
 
@@ -69,13 +66,9 @@ class ProxyHostSettings(NamedTuple):
     """
 
     writer: WriterName = "auto"
-    pages: Address | None = None
-    health: Address | None = None
+    pages: ListenAddress | None = None
+    health: ListenAddress | None = None
     conntrack: ConntrackSettings | None = None
-
-
-def _ignore(_text: str) -> None:
-    """Do nothing."""
 
 
 def run_proxy(
@@ -83,9 +76,9 @@ def run_proxy(
     connection: ConnectionSettings,
     *,
     host_settings: ProxyHostSettings,
-    on_ready: Callable[[str], None] = _ignore,
+    on_ready: OnReady = ignore_ready,
 ) -> None:
-    """Run a proxy until SIGTERM or SIGINT; `on_ready` gets a line with the addresses of its pages.
+    """Run a proxy until SIGTERM or SIGINT; `on_ready` gets the addresses of its pages.
 
     Raises ConfigError if the connection settings cannot work, CannotProgramError if this host does
     not allow rules to be written, and OSError if the pages cannot be served.
@@ -99,14 +92,14 @@ def run_proxy(
         on_ready=on_ready,
         on_synced=_freeze_garbage_collector,
     )
-    asyncio.run(until_signal(work))
+    run_program(work)
 
 
 def run_once(
     settings: ProxySettings, connection: ConnectionSettings, *, writer: WriterName = "auto"
 ) -> None:
     """Write all rules once; raises ConfigError, CannotProgramError, NftError and TimeoutError."""
-    asyncio.run(until_signal(_write_once(settings, connection, writer)))
+    run_program(_write_once(settings, connection, writer))
 
 
 def show_transactions(
@@ -117,12 +110,12 @@ def show_transactions(
     writer: WriterName = "auto",
 ) -> None:
     """Show the transactions that a sync would write; raises ConfigError and TimeoutError."""
-    asyncio.run(until_signal(_show(settings, connection, show, writer)))
+    run_program(_show(settings, connection, show, writer))
 
 
 def remove_tables(settings: ProxySettings, *, writer: WriterName = "auto") -> None:
     """Remove the tables of all families, if there are any; raises CannotProgramError, NftError."""
-    asyncio.run(until_signal(_remove(settings, writer)))
+    run_program(_remove(settings, writer))
 
 
 async def serve_proxy(
@@ -131,7 +124,7 @@ async def serve_proxy(
     *,
     host_settings: ProxyHostSettings,
     clock: Clock,
-    on_ready: Callable[[str], None] = _ignore,
+    on_ready: OnReady = ignore_ready,
     on_synced: Callable[[], None] | None = None,
     writer: NftWriter | None = None,
 ) -> None:
@@ -153,10 +146,11 @@ async def serve_proxy(
         )
         proxy = NodeProxy(client, settings, writer=writer, clock=clock, recorder=recorder)
         ready = [f"keepclose proxy runs for node {settings.node_name}"]
+        pages_url = ""
         # The lists start while the pages are set up. NB: the task does not run before the first
         # page has its port, so a port in use ends the command before it writes anything.
-        running = asyncio.create_task(proxy.run())
-        stack.push_async_callback(_cancel, running)
+        parts = Parts((proxy.run(),))
+        stack.push_async_callback(parts.stop)
         if host_settings.pages is not None:
             pages = ProxyPages(
                 settings,
@@ -167,7 +161,8 @@ async def serve_proxy(
             stack.push_async_callback(pages.stop)
             host = host_settings.pages.host
             port = await pages.start(*host_settings.pages)
-            ready.append(f"pages at http://{Address(host, port)}")
+            pages_url = f"http://{ListenAddress(host, port)}"
+            ready.append(f"pages at {pages_url}")
         if host_settings.health is not None:
             server = HealthServer(
                 proxy.health,
@@ -177,12 +172,10 @@ async def serve_proxy(
             )
             stack.push_async_callback(server.stop)
             ready.append(await _serve_health(server, host_settings.health, stack))
-        on_ready(", ".join(ready))
+        on_ready(ReadyMessage(", ".join(ready), pages=pages_url))
         if on_synced is not None:
-            stack.push_async_callback(
-                _cancel, asyncio.create_task(_call_after(proxy.synced, on_synced))
-            )
-        await running
+            parts.start(_call_after(proxy.synced, on_synced))
+        await parts.until_ended()
 
 
 def find_families() -> tuple[str, ...]:
@@ -228,12 +221,7 @@ async def _call_after(event: asyncio.Event, work: Callable[[], None]) -> None:
     work()
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def _serve_health(server: HealthServer, address: Address, stack: AsyncExitStack) -> str:
+async def _serve_health(server: HealthServer, address: ListenAddress, stack: AsyncExitStack) -> str:
     """Serve the health pages now or, if another process has their port, once it is free."""
     try:
         port = await server.start(*address)
@@ -241,7 +229,7 @@ async def _serve_health(server: HealthServer, address: Address, stack: AsyncExit
         task = asyncio.create_task(server.start_eventually(*address))
         stack.callback(task.cancel)
         return f"health not served yet ({error})"
-    return f"health at http://{Address(address.host, port)}/healthz"
+    return f"health at http://{ListenAddress(address.host, port)}/healthz"
 
 
 async def _select_writer(settings: ProxySettings, name: WriterName, clock: Clock) -> NftWriter:

@@ -21,6 +21,7 @@ from keepclose.proxy.port_selections import PortSelections, PortState
 from keepclose.proxy.settings import ProxySettings
 from keepclose.routing.reasons import Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
+from keepclose.runtime.pages import PageServer
 
 _METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _MODE: Final = "nftables"
@@ -169,29 +170,21 @@ class ProxyPages:
         self._refresh = refresh
         self._status = status
         self._listen = listen
-        self._runner: web.AppRunner | None = None
-
-    async def start(self, host: str, port: int) -> int:
-        """Start to listen and return the port; raises OSError."""
-        listener = self._listen(host, port)
-        bound: int = listener.getsockname()[1]
         app = web.Application()
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/healthz", self._show_health)
         app.router.add_get("/proxyMode", self._show_mode)
         app.router.add_get("/configz", self._show_settings)
         app.router.add_get("/debug/services.json", self._show_services)
-        self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=1.0
-        )
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
-        return bound
+        self._server = PageServer(app)
+
+    async def start(self, host: str, port: int) -> int:
+        """Start to listen and return the port; raises OSError."""
+        return await self._server.start_on(self._listen(host, port))
 
     async def stop(self) -> None:
         """Stop listening."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.stop()
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         del request

@@ -1,4 +1,4 @@
-"""The hooks by which metrics observe a controller.
+"""The hooks by which metrics observe a controller, and its plans as values for a debug page.
 
 Observers must neither block nor raise, and must never change what the controller does.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from keepclose.kube.work_queue import WorkQueue
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.contention import Contention
 from keepclose.runtime.workers import Result
@@ -101,3 +104,29 @@ class NoOpObserver:
 
     def watch_queue(self, name: str, queue: WorkQueue[NamespacedName]) -> None:
         """Do nothing."""
+
+
+def describe_plan(plan: ServicePlan | None) -> JsonObject | None:
+    """Return a plan and its reasons as plain values, for a debug page."""
+    if plan is None:
+        return None
+    return {
+        "strategy": {"name": plan.strategy.label, "source": plan.strategy.source},
+        "reasons": [
+            {"code": reason.code.value, "message": reason.message, "fix": reason.fix}
+            for reason in (*plan.strategy.reasons, *plan.reasons)
+        ],
+        "conditions": msgspec.to_builtins(plan.conditions),
+        "zones": plan.totals,
+        "writes": {
+            address_type: {
+                "create": len(slice_plan.create),
+                "update": len(slice_plan.update),
+                "delete": len(slice_plan.delete),
+                "unchanged": len(slice_plan.unchanged),
+            }
+            for address_type, slice_plan in plan.plans.items()
+        },
+        "endpoints": sum(len(endpoint_slice.endpoints) for endpoint_slice in plan.slices),
+        "errors": list(plan.errors),
+    }

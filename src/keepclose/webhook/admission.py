@@ -31,7 +31,7 @@ from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
 from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hint_facts import SliceFacts
 from keepclose.routing.node_level import EndpointOwner
-from keepclose.runtime.pages import add_health_pages
+from keepclose.runtime.pages import PageServer, add_health_pages
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.webhook.metrics import WebhookMetrics
@@ -308,7 +308,10 @@ class Webhook:
         self._clock = clock
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._runner: web.AppRunner | None = None
+        app = web.Application(client_max_size=_MAX_BYTES)
+        app.router.add_post(WEBHOOK_PATH, self._review)
+        add_health_pages(app, is_ready=is_ready)
+        self._server = PageServer(app, stop_within_s=5.0)
 
     def load_certificate(self, pair: ServingPair) -> None:
         """Use this certificate for new connections; raise ConfigError for an invalid one."""
@@ -316,22 +319,11 @@ class Webhook:
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port; raise OSError when the address is not available."""
-        app = web.Application(client_max_size=_MAX_BYTES)
-        app.router.add_post(WEBHOOK_PATH, self._review)
-        add_health_pages(app, is_ready=self._is_ready)
-        self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=5.0
-        )
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, ssl_context=self._context)
-        await site.start()
-        bound: int = self._runner.addresses[0][1]
-        return bound
+        return await self._server.start(host, port, tls=self._context)
 
     async def stop(self) -> None:
         """Stop listening; pending answers are sent first."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.stop()
 
     async def review(self, body: bytes) -> bytes | None:
         """Return the answer to an AdmissionReview; None when the body is not one."""

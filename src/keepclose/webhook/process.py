@@ -24,9 +24,10 @@ from keepclose.kube.errors import ConfigError, KubeError
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.leader_election import LeaderElector, LeadershipLost
 from keepclose.kube.transport.retries import Retries
+from keepclose.reconcile.instrumentation import describe_plan
 from keepclose.reconcile.settings import ControllerSettings, defer_answers
-from keepclose.runtime.event_loop import until_signal
-from keepclose.runtime.pages import ListenAddress, Pages
+from keepclose.runtime.pages import ListenAddress, controller_pages
+from keepclose.runtime.program import OnReady, Parts, ReadyMessage, beside, run_program
 from keepclose.webhook.admission import Webhook
 from keepclose.webhook.hint_keeper import HintKeeper
 from keepclose.webhook.metrics import WebhookMetrics
@@ -101,15 +102,13 @@ class WebhookProcess:
             reflector.run() for reflector in self.reflectors
         ]
         background += [self._recorder.run(), self._serve()]
-        tasks = [asyncio.create_task(coroutine) for coroutine in background]
+        parts = Parts(background)
         try:
-            await _first_failure(tasks)
+            await parts.until_ended()
         finally:
             try:
                 # NB: the keeper first, while the webhook still answers the reviews of its writes.
-                for task in reversed(tasks):
-                    task.cancel()
-                    await asyncio.wait((task,))
+                await parts.stop()
                 await self.webhook.stop()
             finally:
                 # NB: after the syncs, which would report a closed heuristic as failed.
@@ -127,21 +126,13 @@ class WebhookProcess:
         _log.info("caches are complete", services=len(self.view.caches.services))
         if self._settings.registers:
             await self._retry(self._registration.ensure)
-        watching = asyncio.create_task(self._watch_certificate_files(pair))
-        try:
+        async with beside(self._watch_certificate_files(pair)):
             await self._lead()
-        finally:
-            watching.cancel()
-            await asyncio.wait((watching,))
 
     async def _lead(self) -> None:
         async def work() -> None:
-            keeping = asyncio.create_task(self._registration.keep())
-            try:
+            async with beside(self._registration.keep()):
                 await self.keeper.lead()
-            finally:
-                keeping.cancel()
-                await asyncio.wait((keeping,))
 
         while True:
             if not self._leader_elect:
@@ -207,7 +198,7 @@ def run_webhook(
     *,
     leader_elect: bool,
     listening: ListenAddress | None = None,
-    on_ready: Callable[[str], None],
+    on_ready: OnReady,
 ) -> None:
     """Run a webhook until SIGTERM or SIGINT; call `on_ready` once with its address.
 
@@ -222,7 +213,7 @@ def run_webhook(
         listening=listening,
         on_ready=on_ready,
     )
-    asyncio.run(until_signal(work))
+    run_program(work)
 
 
 async def serve_webhook(
@@ -233,39 +224,30 @@ async def serve_webhook(
     leader_elect: bool,
     clock: Clock,
     listening: ListenAddress | None = None,
-    on_ready: Callable[[str], None],
+    on_ready: OnReady,
 ) -> None:
     """Run a webhook until cancelled."""
     async with connect(connection, clock=clock, retries=_NO_RETRIES) as client:
         process = WebhookProcess(client, settings, webhook, clock=clock, leader_elect=leader_elect)
-        pages = Pages(
+        pages = controller_pages(
             metrics=process.metrics.page,
             is_ready=process.synced.is_set,
-            explain=process.keeper.explain,
+            explain=lambda key: describe_plan(process.keeper.explain(key)),
         )
-        shown = ""
+        pages_url = ""
         if listening is not None:
-            port = await pages.start(*listening)
-            shown = f", pages at http://{listening.host}:{port}"
+            pages_url = f"http://{listening.host}:{await pages.start(*listening)}"
 
         async def report_ready() -> None:
             await process.synced.wait()
-            where = f"https://{webhook.host}:{process.port}{WEBHOOK_PATH}"
-            on_ready(f"keepclose webhook answers at {where}{shown}")
+            url = f"https://{webhook.host}:{process.port}{WEBHOOK_PATH}"
+            text = f"keepclose webhook answers at {url}"
+            if pages_url:
+                text += f", pages at {pages_url}"
+            on_ready(ReadyMessage(text, url=url, pages=pages_url))
 
-        reporting = asyncio.create_task(report_ready())
         try:
-            await process.run()
+            async with beside(report_ready()):
+                await process.run()
         finally:
-            reporting.cancel()
-            await asyncio.wait((reporting,))
             await pages.stop()
-
-
-async def _first_failure(tasks: list[asyncio.Task[Any]]) -> None:
-    """Wait until a task fails, and raise its error."""
-    pending = set(tasks)
-    while pending:
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()

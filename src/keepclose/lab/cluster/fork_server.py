@@ -25,6 +25,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from keepclose.lab.cluster.programs import Program, ProgramError
+from keepclose.runtime.program import ReadyMessage
 from keepclose.system.private_files import open_append
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -47,11 +48,11 @@ class Signal(msgspec.Struct, frozen=True, tag="signal"):
     number: int
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """A program is ready; `text` is its ready message."""
+class ProcessReady(msgspec.Struct, frozen=True, tag="ready"):
+    """A program is ready."""
 
     name: str
-    text: str
+    message: ReadyMessage
 
 
 class ProcessEnded(msgspec.Struct, frozen=True, tag="ended"):
@@ -73,9 +74,9 @@ class ForkServerLost(msgspec.Struct, frozen=True):
     """The fork server itself has ended, and with it all its children."""
 
 
-ProcessEvent = Ready | ProcessEnded | ForkServerLost
+ProcessEvent = ProcessReady | ProcessEnded | ForkServerLost
 _requests: Final = msgspec.json.Decoder(Start | Signal)
-_events: Final = msgspec.json.Decoder(Ready | Failed | ProcessEnded)
+_events: Final = msgspec.json.Decoder(ProcessReady | Failed | ProcessEnded)
 
 
 class ForkServer:
@@ -148,7 +149,7 @@ class ForkServer:
                     self._reasons[name] = why
                 case ProcessEnded(name, code):
                     on_event(ProcessEnded(name, code, self._reasons.pop(name, "")))
-                case Ready() as ready:
+                case ProcessReady() as ready:
                     on_event(ready)
 
 
@@ -206,8 +207,8 @@ class _ForkServerProcess:
         self._set_up_logs()
         program = request.program
 
-        def on_ready(text: str) -> None:
-            self._channel.send(msgspec.json.encode(Ready(program.name, text)))
+        def on_ready(message: ReadyMessage) -> None:
+            self._channel.send(msgspec.json.encode(ProcessReady(program.name, message)))
 
         try:
             program.run(on_ready)

@@ -23,7 +23,7 @@ from keepclose.lab.cluster.fork_server import (
     ForkServerLost,
     ProcessEnded,
     ProcessEvent,
-    Ready,
+    ProcessReady,
 )
 from keepclose.lab.cluster.programs import (
     ApiServerProgram,
@@ -37,6 +37,7 @@ from keepclose.lab.network.relays import Relay
 from keepclose.lab.network.underlay import Underlay
 from keepclose.model.gates import FeatureGates
 from keepclose.routing.node_level import NodeLevelMode
+from keepclose.runtime.program import ReadyMessage
 
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 10.0
@@ -54,7 +55,7 @@ class _Kept:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[ReadyMessage] = asyncio.get_running_loop().create_future()
         self.ended = asyncio.Event()
         self.started_at = 0.0
         self.backoff_s = _FIRST_BACKOFF_S
@@ -77,7 +78,7 @@ class ProcessKeeper:
         """The programs that are kept running, by name."""
         return {name: kept.program for name, kept in self._kept.items()}
 
-    async def start(self, program: Program) -> str:
+    async def start(self, program: Program) -> ReadyMessage:
         """Start a program and return its ready message; raises ProgramError.
 
         A program that does not start is not restarted.
@@ -124,7 +125,7 @@ class ProcessKeeper:
         """Stop all programs."""
         await self.stop(*self._kept)
 
-    async def replace(self, program: Program) -> str:
+    async def replace(self, program: Program) -> ReadyMessage:
         """Stop the program of this name and start this one instead.
 
         If it does not start, starts the old one again and raises ProgramError.
@@ -155,10 +156,10 @@ class ProcessKeeper:
 
     def _on_event(self, event: ProcessEvent) -> None:
         match event:
-            case Ready(name, text):
+            case ProcessReady(name, message):
                 kept = self._kept.get(name)
                 if kept is not None and not kept.ready.done():
-                    kept.ready.set_result(text)
+                    kept.ready.set_result(message)
             case ProcessEnded(name, code, why):
                 stopped = self._stopping.pop(name, None)
                 if stopped is not None:
@@ -226,8 +227,7 @@ class Components:
             gates=self._gates["apiserver"],
             nodes=tuple(self._layout.nodes),
         )
-        ready_text = await self._keeper.start(program)
-        self.url = next(word for word in ready_text.split() if word.startswith("https://"))
+        self.url = (await self._keeper.start(program)).url
         # Clients have this port from now on, so a restart must not choose another free one.
         self._keeper.update(replace(program, port=self._port))
         return self.url
@@ -236,7 +236,7 @@ class Components:
     def _port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    async def start_rest(self, underlay: Underlay | None) -> str:
+    async def start_rest(self, underlay: Underlay | None) -> ReadyMessage:
         """Start the controller and all proxies; return the ready message of the controller.
 
         Raises ProgramError.

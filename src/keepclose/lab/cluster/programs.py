@@ -6,7 +6,6 @@ behaves as one that was started by hand. The layout has the number and the names
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Final, NamedTuple
@@ -22,11 +21,12 @@ from keepclose.kube.errors import ConfigError
 from keepclose.lab.network.addresses import SERVICE_NETWORKS
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.proxy.nft.select_writer import NftablesUnavailableError
-from keepclose.proxy.process import Address, ProxyHostSettings, find_families, run_proxy
+from keepclose.proxy.process import ProxyHostSettings, find_families, run_proxy
 from keepclose.proxy.settings import ProxySettings
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.runtime.pages import ListenAddress
+from keepclose.runtime.program import OnReady
 from keepclose.slices.settings import PlannerSettings
 from keepclose.system.namespaces import enter_network
 
@@ -93,7 +93,7 @@ class ApiServerProgram(msgspec.Struct, frozen=True, tag="apiserver"):
     nodes: tuple[str, ...] = ()
     name: str = "apiserver"
 
-    def run(self, on_ready: Callable[[str], None]) -> None:
+    def run(self, on_ready: OnReady) -> None:
         """Serve until a signal; raises ProgramError."""
         settings = ServerSettings(
             data_dir=Path(self.data_dir),
@@ -116,7 +116,7 @@ class ControllerProgram(msgspec.Struct, frozen=True, tag="controller"):
     node_level: NodeLevelMode = NodeLevelMode.MANUAL
     name: str = "controller"
 
-    def run(self, on_ready: Callable[[str], None]) -> None:
+    def run(self, on_ready: OnReady) -> None:
         """Work until a signal; raises ProgramError."""
         try:
             plan = PlannerSettings(
@@ -149,7 +149,7 @@ class ProxyProgram(msgspec.Struct, frozen=True, tag="proxy"):
         """The name of the process."""
         return f"proxy-{self.node}"
 
-    def run(self, on_ready: Callable[[str], None]) -> None:
+    def run(self, on_ready: OnReady) -> None:
         """Work until a signal; raises ProgramError."""
         try:
             enter_network(Path(self.namespace))
@@ -159,8 +159,8 @@ class ProxyProgram(msgspec.Struct, frozen=True, tag="proxy"):
                 ),
                 load_connection_settings(Path(self.kubeconfig)),
                 host_settings=ProxyHostSettings(
-                    pages=Address("127.0.0.1", 10249),
-                    health=Address("0.0.0.0", 10256),  # noqa: S104 - inside the namespace
+                    pages=ListenAddress("127.0.0.1", 10249),
+                    health=ListenAddress("0.0.0.0", 10256),  # noqa: S104 - inside the namespace
                 ),
                 on_ready=on_ready,
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from keepclose.lab.network.underlay import Underlay
 from keepclose.lab.workloads.controller import WorkloadController
 from keepclose.model.gates import FeatureGates
 from keepclose.model.well_known import KUBERNETES_SERVICE
+from keepclose.runtime.program import Parts
 from keepclose.system.threads import open_in_thread
 
 _ONCE = Retries(max_elapsed=0.0)
@@ -83,7 +84,6 @@ class Supervisor:
     ) -> None:
         self._settings, self._fork_server, self._report = settings, fork_server, report
         self._clock = SystemClock()
-        self._failure: asyncio.Future[None] | None = None
 
     async def run(self, on_ready: Callable[[ClusterState], None]) -> None:
         """Build the cluster, report when it is ready, and run until cancelled.
@@ -93,6 +93,7 @@ class Supervisor:
         """
         async with AsyncExitStack() as stack:
             self._stack = stack
+            self._parts = Parts()
             settings, home = self._settings, self._settings.home
             keeper = ProcessKeeper(self._fork_server, home.logs)
             stack.push_async_callback(keeper.stop_all)
@@ -107,16 +108,14 @@ class Supervisor:
             view = LabView(
                 admin, kubelets, settings.gates, underlay, settings.no_packets, components.relays
             )
-            ready_text = await components.start_rest(underlay)
-            pages = next(word for word in ready_text.split() if word.startswith("http://"))
-            self._report(
-                StartStep("controller", f"metrics at {pages}/metrics", time.monotonic() - began)
-            )
+            ready = await components.start_rest(underlay)
+            metrics = f"metrics at {ready.pages}/metrics"
+            self._report(StartStep("controller", metrics, time.monotonic() - began))
             self._report(StartStep(self._describe_network(), "", time.monotonic() - began))
             control = ControlServer(home.socket, make_handlers(view, components))
             stack.push_async_callback(control.stop)
             await control.start()
-            await self._until(self._apply_objects(admin, view))
+            await self._parts.until(self._apply_objects(admin, view))
             state = ClusterState(
                 os.getpid(),
                 url,
@@ -126,7 +125,7 @@ class Supervisor:
             )
             home.write_state(state)
             on_ready(state)
-            await self._until(keeper.lost)
+            await self._parts.until(keeper.lost)
 
     async def _start_base(self, components: Components) -> tuple[Underlay | None, str]:
         """Start the parts without dependencies: the API server and the network."""
@@ -159,10 +158,11 @@ class Supervisor:
             client, network, clock=self._clock, nodes=tuple(self._settings.layout.nodes)
         )
         workloads = WorkloadController(client, clock=self._clock)
-        self._keep_running(kubelets.run())
-        self._keep_running(workloads.run())
-        await self._until(kubelets.synced.wait())
-        await self._until(workloads.synced.wait())
+        self._stack.push_async_callback(self._parts.stop)
+        self._parts.start(kubelets.run())
+        self._parts.start(workloads.run())
+        await self._parts.until(kubelets.synced.wait())
+        await self._parts.until(workloads.synced.wait())
         return kubelets
 
     def _pod_network(self, underlay: Underlay | None) -> PodNetwork:
@@ -212,35 +212,6 @@ class Supervisor:
 
     def _connect(self, kubeconfig: os.PathLike[str]) -> Client:
         return connect(load_connection_settings(kubeconfig), clock=self._clock, retries=_ONCE)
-
-    async def _until(self, awaited: Awaitable[object]) -> None:
-        """Await something, or fail with the first part of the lab that fails meanwhile."""
-        assert self._failure is not None  # noqa: S101 - created with the first task
-        task = asyncio.ensure_future(awaited)
-        try:
-            await asyncio.wait((task, self._failure), return_when=asyncio.FIRST_COMPLETED)
-            await (task if task.done() else self._failure)
-        finally:
-            task.cancel()
-
-    def _keep_running(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a part of the lab until the end; its failure ends the cluster."""
-        loop = asyncio.get_running_loop()
-        failure = self._failure = self._failure or loop.create_future()
-        task = loop.create_task(work)
-
-        def on_done(done: asyncio.Task[None]) -> None:
-            if not done.cancelled() and not failure.done():
-                error = done.exception()
-                failure.set_exception(error or RuntimeError("a part of the lab ended"))
-
-        task.add_done_callback(on_done)
-
-        async def end() -> None:
-            task.cancel()
-            await asyncio.wait((task,))
-
-        self._stack.push_async_callback(end)
 
 
 async def _has_services(client: Client) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ import structlog
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.errors import ApiError, Conflict, KubeError, NotFound
+from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import NODES, PatchType
 from keepclose.kube.watch.reflector import Reflector
@@ -35,6 +35,8 @@ from keepclose.lab.kubelet.pod_status import status_patch
 from keepclose.lab.workloads.node_fit import TOO_MANY_PODS, resource_refusals
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
+from keepclose.runtime.program import run_parts
+from keepclose.runtime.workers import Workers
 from keepclose.system.namespaces import NetworkError
 
 _COMPONENT: Final = "kubelet"
@@ -118,18 +120,10 @@ class Kubelets:
         Nothing is reported at the end: in the API the pods run on, and the next process starts them
         again.
         """
-        background: list[Coroutine[Any, Any, Any]] = [
-            reflector.run() for reflector in self._reflectors
-        ]
-        background += [self._recorder.run(), self._work_all()]
-        tasks = [asyncio.create_task(coroutine) for coroutine in background]
+        reflectors = [reflector.run() for reflector in self._reflectors]
         try:
-            # NB: each of them ends only by an error.
-            await asyncio.gather(*tasks)
+            await run_parts((*reflectors, self._recorder.run(), self._work()))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             for instance in (*self._instances.values(), *self._lost):
                 instance.close()
 
@@ -139,34 +133,12 @@ class Kubelets:
                 self.queue.add(pod.key)
                 return
 
-    async def _work_all(self) -> None:
+    async def _work(self) -> None:
         for reflector in self._reflectors:
             await reflector.synced.wait()
         self.synced.set()
-        # NB: no limit, because most of them wait for the network together.
-        async with asyncio.TaskGroup() as group:
-            while (key := await self.queue.get()) is not None:
-                group.create_task(self._work(key))
-
-    async def _work(self, key: NamespacedName) -> None:
-        try:
-            again_s = await self._sync(key)
-        except Conflict:
-            # Another pod has the name by now; the cache will show it.
-            self.queue.retry(key)
-        except KubeError as error:
-            after_s = error.retry_after if isinstance(error, ApiError) else None
-            self.queue.retry(key, at_least_s=after_s or 0.0)
-            _log.warning("pod status not reported", pod=str(key), error=str(error))
-        except Exception:  # noqa: BLE001 - any error is logged, and the pod is requeued
-            _log.exception("pod sync failed", pod=str(key))
-            self.queue.retry(key)
-        else:
-            self.queue.forget(key)
-            if again_s is not None:
-                self.queue.add_after(key, again_s)
-        finally:
-            self.queue.done(key)
+        # NB: no limit of workers, because most of them wait for the network together.
+        await Workers(self.queue, self._sync, clock=self._clock).run()
 
     async def _sync(self, key: NamespacedName) -> float | None:
         """Bring a pod to its desired state; return the seconds until a change is due."""

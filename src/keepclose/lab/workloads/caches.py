@@ -124,6 +124,9 @@ class WorkKey(NamedTuple):
     kind: str
     name: NamespacedName
 
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
 
 WAITING: Final = WorkKey("Pod", NamespacedName("", ""))
 

@@ -8,15 +8,13 @@ Pods are deleted here with their grace period; the kubelets end them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.errors import ApiError, Conflict, KubeError
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.workloads.caches import WAITING, WorkKey, WorkloadCaches, WorkloadEventHandlers
@@ -26,6 +24,8 @@ from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pod_writes import PodCollector, PodWriter
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
 from keepclose.lab.workloads.scheduler import Binder
+from keepclose.runtime.program import run_parts
+from keepclose.runtime.workers import Workers
 
 _COMPONENT: Final = "keepclose-lab"
 WORKERS: Final = 4
@@ -51,6 +51,7 @@ class WorkloadController:
     ) -> None:
         self._recorder = recorder or EventRecorder(client, component=_COMPONENT, clock=clock)
         self._workers = workers
+        self._clock = clock
         random = random or Random()  # noqa: S311 - names of pods are no secret
         self.caches = WorkloadCaches()
         self.reflectors = self.caches.reflectors(client, clock=clock)
@@ -95,49 +96,14 @@ class WorkloadController:
 
     async def run(self) -> None:
         """Run until cancelled; only unusable settings end it earlier."""
-        background: list[Coroutine[Any, Any, Any]] = [
-            reflector.run() for reflector in self.reflectors
-        ]
-        background += [self._recorder.run(), self._work_all()]
-        tasks = [asyncio.create_task(coroutine) for coroutine in background]
-        try:
-            # NB: each of them ends only by an error.
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        reflectors = [reflector.run() for reflector in self.reflectors]
+        await run_parts((*reflectors, self._recorder.run(), self._work()))
 
-    async def _work_all(self) -> None:
+    async def _work(self) -> None:
         for reflector in self.reflectors:
             await reflector.synced.wait()
         self.synced.set()
-        await asyncio.gather(*(self._work() for _ in range(self._workers)))
-
-    async def _work(self) -> None:
-        while (key := await self.queue.get()) is not None:
-            try:
-                await self._work_on(key)
-            finally:
-                self.queue.done(key)
-
-    async def _work_on(self, key: WorkKey) -> None:
-        try:
-            again_s = await self._sync(key)
-        except Conflict:
-            # Another client wrote first; the cache will show its write.
-            self.queue.retry(key)
-        except KubeError as error:
-            after_s = error.retry_after if isinstance(error, ApiError) else None
-            self.queue.retry(key, at_least_s=after_s or 0.0)
-            _log.warning("sync failed", key=str(key.name), kind=key.kind, error=str(error))
-        except Exception:  # noqa: BLE001 - any error is logged, and the key is requeued
-            _log.exception("sync failed", key=str(key.name), kind=key.kind)
-            self.queue.retry(key)
-        else:
-            self.queue.forget(key)
-            if again_s is not None:
-                self.queue.add_after(key, again_s)
+        await Workers(self.queue, self._sync, number=self._workers, clock=self._clock).run()
 
     async def _sync(self, key: WorkKey) -> float | None:
         """Sync one key; return the seconds after which to sync it again without a change."""
