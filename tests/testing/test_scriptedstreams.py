@@ -133,7 +133,7 @@ def test_lines_are_those_of_the_api() -> None:
 
 def test_slow_lines_are_whole_in_the_end() -> None:
     """The pieces of a slow line make the line, with a pause before each."""
-    parts = slowly(added({"a": 1}), pause_s=3.0, pieces=4)
+    parts = slowly(added({"a": 1}), pause_s=3.0, chunks=4)
 
     assert b"".join(part for part in parts if isinstance(part, bytes)) == added({"a": 1})
     assert [part for part in parts if isinstance(part, Pause)] == [Pause(3.0)] * 4

@@ -1,11 +1,11 @@
-"""A real API server in the running loop, and a client that speaks plain HTTP with it.
+"""The real API server in the running event loop, and a plain HTTP client for it.
 
     async with serving(tmp_path) as api:
         reply = await api.call("GET", "/api/v1/namespaces")
 
-Everything is that of production but the port, which is any free one, and that the server makes no
-objects by itself beyond namespaces and the default ServiceCIDR: what a test finds is what it made.
-With `makes_own_service=True` and `runs_controllers=True` it has all that the command has.
+The server is that of `keepclose apiserver`, with two differences: it takes any free port, and it
+creates no objects but namespaces and the default ServiceCIDR, so that a test finds only its own.
+With `makes_own_service=True` and `runs_controllers=True` it does all that the command does.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from keepclose.apiserver.assembly import ApiServer, ServerSettings
 from keepclose.model.json_values import JsonObject
 
 PATIENCE: Final = 60.0
-"""Seconds after which something that should have happened is held to be lost."""
+"""Seconds after which an awaited event counts as lost."""
 
 
 class UnexpectedError(AssertionError):
-    """The server answered otherwise than the test takes for granted."""
+    """The server gave another status than the test requires."""
 
 
 class Reply(NamedTuple):
-    """What the server answered."""
+    """A response of the server."""
 
     status: int
     headers: Mapping[str, str]
@@ -79,7 +79,7 @@ class Api:
     """A server as its clients see it."""
 
     def __init__(self, url: str, *, token: str, ca: Path, session: aiohttp.ClientSession) -> None:
-        """Hold where the server is and how it is trusted."""
+        """Hold the address of the server and its CA."""
         self.url = url
         self.token = token
         self.ca = ca
@@ -96,7 +96,7 @@ class Api:
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Send a request, as the administrator unless told otherwise; "" sends no token."""
+        """Send a request with the administrator's token, or with another; "" sends none."""
         data = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
         async with self.session.request(
             method,
@@ -110,11 +110,11 @@ class Api:
             return Reply(response.status, response.headers, warnings, await response.read())
 
     async def get(self, path: str) -> Any:
-        """Return what is there, which must be."""
+        """Return the object or list; raise UnexpectedError unless the status is 200."""
         return _must_be(200, await self.call("GET", path)).json
 
     async def create(self, path: str, body: object) -> JsonObject:
-        """Create an object, which must be followed, and return it."""
+        """Create an object and return it; raise UnexpectedError unless the status is 201."""
         created: JsonObject = _must_be(201, await self.call("POST", path, body)).json
         return created
 
@@ -131,11 +131,11 @@ class Api:
             yield Events(response)
 
     async def until_gone(self, path: str) -> None:
-        """Return when the object is no longer there."""
+        """Return when the object is deleted."""
         await self.until(path, lambda reply: reply.status == 404)
 
     async def until(self, path: str, is_so: Any) -> Reply:
-        """Ask again and again until the answer is as wanted, and return it."""
+        """Repeat a GET until the condition holds, and return the response."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 reply = await self.call("GET", path)

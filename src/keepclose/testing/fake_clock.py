@@ -1,8 +1,8 @@
-"""A clock that moves only when a test says so: hours of waiting take no time, in the same order.
+"""A clock that only a test advances: hours of waiting take no time, and the order stays the same.
 
-Sleepers wake one by one in the order in which they are due, those due at the same moment in the
-order in which they went to sleep, and before the next one wakes all that follows from the last has
-happened. Nothing here sleeps; a test that waits for real time is told so instead of hanging.
+Sleepers wake one after the other in the order of their deadlines, with equal deadlines in the order
+of their calls. Before the next sleeper wakes, the event loop runs until it is idle. Nothing here
+sleeps; a test that waits for real time fails instead of hanging.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_TURNS: Final = 20_000
 
 
 class FakeClock:
-    """Stands in for a Clock; both of its times are moved by hand."""
+    """A Clock whose times the test sets."""
 
     def __init__(self, *, now: float = 1_700_000_000.0, monotonic: float = 1000.0) -> None:
         self._now = now
@@ -26,22 +26,22 @@ class FakeClock:
         self._timers_made = 0
 
     def now(self) -> float:
-        """Return the wall clock's time."""
+        """Return the wall clock time, in seconds since 1970."""
         return self._now
 
     def monotonic(self) -> float:
-        """Return the time that never goes back."""
+        """Return the monotonic time, in seconds."""
         return self._monotonic
 
     async def sleep(self, seconds: float) -> None:
-        """Return once the clock was moved that far; 0 and less only let others run."""
+        """Return once the clock was advanced that far; 0 or less only yields to other tasks."""
         if seconds <= 0:
             await asyncio.sleep(0)
         else:
             await self._add_timer(seconds)
 
     async def wait_for(self, awaitable: Awaitable[T], timeout: float | None) -> T:  # noqa: ASYNC109
-        """Return what the awaitable gives, or cancel it and raise TimeoutError."""
+        """Return the result of the awaitable, or cancel it and raise TimeoutError."""
         if timeout is None:
             return await awaitable
         task = asyncio.ensure_future(awaitable)
@@ -60,21 +60,21 @@ class FakeClock:
 
     @property
     def sleepers(self) -> int:
-        """How many waits have not ended yet."""
+        """The number of waits that have not ended."""
         return sum(not timer.done() for _, _, timer in self._timers)
 
     @property
     def next_due_in(self) -> float | None:
-        """Seconds until the first sleeper wakes, None when nobody sleeps."""
+        """Seconds until the first sleeper wakes, None without a sleeper."""
         self._drop_dead_timers()
         return self._timers[0][0] - self._monotonic if self._timers else None
 
     def jump(self, seconds: float) -> None:
-        """Move the wall clock alone, either way, as setting the time of a machine does."""
+        """Change the wall clock only, in either direction, as an administrator may."""
         self._now += seconds
 
     async def advance(self, seconds: float) -> None:
-        """Let the time pass, waking sleepers on the way and letting everything happen that can."""
+        """Advance both times, wake sleepers on the way, and return when the loop is idle."""
         await self.run_until_idle()
         end = self._monotonic + seconds
         while await self._wake_next(end):
@@ -83,23 +83,23 @@ class FakeClock:
         await self.run_until_idle()
 
     async def run_until_idle(self) -> None:
-        """Return when nothing can happen any more before the clock moves."""
-        # NB: no public call tells whether other callbacks are ready; while this one runs, those
-        # that are stand here. Loops in C have no such list, so tests need asyncio's own.
+        """Return when the event loop has nothing to run before the clock advances."""
+        # NB: asyncio has no public call for this, so its private list of ready callbacks is read.
+        # uvloop has no such list, so tests need asyncio's own loop.
         ready = getattr(asyncio.get_running_loop(), "_ready")  # noqa: B009
         for _ in range(_MAX_TURNS):
             await asyncio.sleep(0)
             if not ready:
                 return
-        raise AssertionError("something runs on and on without waiting for the clock")
+        raise AssertionError("a task runs on and on without waiting for the clock")
 
     async def run_until(self, condition: Callable[[], bool], *, within: float = 3600.0) -> None:
-        """Move from sleeper to sleeper until the condition holds; fail when time runs out."""
+        """Advance from sleeper to sleeper until the condition holds; fail after `within` seconds."""
         end = self._monotonic + within
         await self.run_until_idle()
         while not condition():
             if not await self._wake_next(end):
-                raise AssertionError(f"did not come true within {within} s")
+                raise AssertionError(f"the condition did not hold within {within} s")
 
     async def _wake_next(self, end: float) -> bool:
         self._drop_dead_timers()
@@ -127,7 +127,7 @@ class FakeClock:
 
 
 async def _cancel(task: asyncio.Future[T]) -> None:
-    """Cancel and wait for the end, whatever it is."""
+    """Cancel a task and wait for its end; its error is dropped."""
     task.cancel()
     await asyncio.wait((task,))
     if not task.cancelled():

@@ -1,9 +1,9 @@
-"""A small API server in memory, behind the Transport seam, with a switch for every fault.
+"""A small API server in memory, in place of a transport, with a switch for every fault.
 
-Lists, pages, watches, bookmarks, expiry and conflicts mean what they mean in Kubernetes, for the
-kinds that keepclose uses; there is no validation, no defaulting and no selector. Faults of single
-requests are answers put ahead of the real ones (`answer_next`), faults of open watches are calls on
-them (`watches`).
+Lists, pages, watches, bookmarks, expiry and conflicts work as in Kubernetes, for the kinds that
+keepclose uses; there is no validation, no defaulting and no selector. A fault of one request is an
+answer that comes before the real one (`answer_next`); a fault of an open watch is a call of its
+method (`watches`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Refused(Exception):  # noqa: N818 - never leaves this module
 
 
 class FakeCluster:
-    """Serves any number of clients; tests write to it directly or through a client."""
+    """Serves any number of clients; a test writes to it directly or through a client."""
 
     def __init__(
         self, clock: MovableClock, *, history: int = 20, streams_lists: bool = True
@@ -66,17 +66,17 @@ class FakeCluster:
         self.store = FakeStore(history=history)
         self.requests: list[ApiRequest] = []
         self.streams_lists = streams_lists
-        """Whether the server can begin a watch with all objects; else it refuses to."""
+        """Whether a watch may begin with all objects; else the server rejects it."""
         self.expires_by_event = True
-        """Whether an old version ends a watch by an event; else by the status of the answer."""
+        """Whether an expired version ends a watch by an event; else by the status."""
         self.stale_by = 0
-        """How many writes the server lags behind when any version will do."""
+        """How many writes the server lags behind when a client accepts any version."""
         self.lost_answers = 0
-        """How many of the next writes are served without the client getting to know."""
+        """How many of the next writes succeed while the client gets no answer."""
 
     @property
     def version(self) -> str:
-        """The present resource version."""
+        """The current resource version."""
         return str(self.store.version)
 
     @property
@@ -86,11 +86,11 @@ class FakeCluster:
         return list(self._watches)
 
     def answer_next(self, *answers: Answer) -> None:
-        """Give these answers to the next requests, whatever they are."""
+        """Give these answers to the next requests, whatever their path."""
         self._script.script(*answers)
 
     def objects(self, kind: Kind[T]) -> dict[NamespacedName, T]:
-        """Return all objects of a kind as clients should see them."""
+        """Return all objects of a kind as clients see them."""
         present = self.store.at(kind.plural, self.store.version)
         return {key: msgspec.convert(obj, kind.struct) for key, obj in present.items()}
 
@@ -174,7 +174,7 @@ class FakeCluster:
             for key, obj in self.store.at(kind.plural, version).items()
             if namespace in ("", key.namespace)
         ]
-        # A server that answers from its cache leaves the limit out of account.
+        # A server that answers from its cache ignores the limit.
         limit = 0 if is_any else int(query.get("limit", 0))
         end = start + limit if limit else len(present)
         metadata = {"resourceVersion": str(version)}
@@ -233,7 +233,7 @@ def _pass_on(watch: FakeWatch, plural: str, change: Change) -> None:
 
 
 def _resolve(path: str) -> tuple[Kind[Any], str, str]:
-    """Return the kind, the namespace and the name that a path is about."""
+    """Return the kind, the namespace and the name in a path."""
     for kind in _KINDS.values():
         prefix = kind.path().removesuffix(f"/{kind.plural}")
         steps = path.removeprefix(prefix).strip("/").split("/") if path.startswith(prefix) else []

@@ -1,4 +1,4 @@
-"""What a FakeCluster remembers: objects, one growing version, and a history of bounded length.
+"""The state of a FakeCluster: objects, one growing version, and a bounded history.
 
 Objects are plain JSON values and are never changed in place.
 """
@@ -24,7 +24,7 @@ GARBAGE: Final = b"<html>502 Bad Gateway</html>\n"
 
 
 class Change(NamedTuple):
-    """One write as watches tell it."""
+    """One write as watches send it."""
 
     version: int
     type: str
@@ -32,12 +32,12 @@ class Change(NamedTuple):
     object: JsonObject
 
 
-class Compacted(Exception):  # noqa: N818 - what happened to the version
+class Compacted(Exception):  # noqa: N818 - as etcd calls it
     """The history does not go back that far."""
 
 
 class FakeStore:
-    """Objects by kind and key, now and for some versions back."""
+    """Objects by kind and key, in the current and some earlier versions."""
 
     def __init__(self, *, history: int) -> None:
         self._history = history
@@ -50,18 +50,18 @@ class FakeStore:
         self._keep_state()
 
     def get(self, plural: str, key: NamespacedName) -> JsonObject | None:
-        """Return the object as it is now."""
+        """Return the current object."""
         return self._objects.get((plural, key))
 
     def at(self, plural: str, version: int) -> dict[NamespacedName, JsonObject]:
-        """Return all objects of a kind as they were, sorted by key."""
+        """Return all objects of a kind at a version, sorted by key."""
         if version not in self._states:
             raise Compacted
         state = self._states[version]
         return {key: state[plural, key] for kind, key in sorted(state) if kind == plural}
 
     def oldest(self, limit: int) -> int:
-        """Return a version that is still kept, at most so many writes back."""
+        """Return the oldest version in the history, at most `limit` writes back."""
         return max(self.version - limit, min(self._states))
 
     def since(self, plural: str, version: int) -> list[Change]:
@@ -88,7 +88,7 @@ class FakeStore:
         return stored
 
     def delete(self, plural: str, key: NamespacedName) -> JsonObject:
-        """Delete an object and return it with the version of its end; KeyError for none."""
+        """Delete an object and return it with the version of its deletion; raise KeyError."""
         old = self._objects.pop((plural, key))
         self.version += 1
         ended = {**old, "metadata": {**old["metadata"], "resourceVersion": str(self.version)}}
@@ -96,18 +96,18 @@ class FakeStore:
         return ended
 
     def touch(self) -> None:
-        """Move the version on by a write to something that nobody here looks at."""
+        """Raise the version by a write to another kind."""
         self.version += 1
         self._keep_state()
 
     def compact(self) -> None:
-        """Forget all history; only the present is left."""
+        """Drop the history, and keep the current objects."""
         self._changes.clear()
         self._forgotten = self.version
         self._states = {self.version: dict(self._objects)}
 
     def restore(self, version: int) -> None:
-        """Go back to an earlier state and count on from there, as a restored backup does."""
+        """Return to an earlier version, as a restored backup does."""
         self._objects = dict(self._states[version])
         self.version = version
         self.compact()
@@ -149,7 +149,7 @@ class FakeWatch:
         self.is_over = False
 
     def tell(self, event_type: str, obj: JsonObject) -> None:
-        """Send an event if the watch is about such objects."""
+        """Send an event if the watch selects the object."""
         if self._accepts(obj):
             self._last_line = msgspec.json.encode({"type": event_type, "object": obj}) + b"\n"
             self._put(self._last_line)
@@ -160,38 +160,38 @@ class FakeWatch:
             self._put(bookmark(self._version(), ends_initial=ends_initial))
 
     def repeat(self) -> None:
-        """Send the last event once more."""
+        """Send the last event again."""
         self._put(self._last_line)
 
     def stall(self) -> None:
-        """Send nothing any more, without a word."""
+        """Send nothing more, and keep the connection open."""
         self.is_stalled = True
 
     def end(self) -> None:
-        """End as a server ends a watch whose time is over."""
+        """End as a server does when the time of a watch is over."""
         self._put(None)
 
     def cut(self, *, rest: bytes = b"") -> None:
-        """Break off, perhaps in the middle of a line."""
+        """Break the connection, perhaps in the middle of a line."""
         self._put(rest)
         self._put(ConnectionLost(HOST, "reset by peer"))
 
     def cut_midway(self) -> None:
-        """Break off after half of the last event was sent once more."""
+        """Break the connection after half of the last event was sent again."""
         self.cut(rest=self._last_line[: len(self._last_line) // 2])
 
     def garble(self) -> None:
-        """Send something that is not the API's."""
+        """Send bytes that are not of the API."""
         self._put(GARBAGE)
 
     def expire(self) -> None:
-        """Say that the version is too old, and end."""
+        """Send the event of an expired version, and end."""
         status = status_of(410, "Expired", "too old resource version")
         self._put(msgspec.json.encode({"type": "ERROR", "object": status}) + b"\n")
         self._put(None)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Iterate over what the client gets to see."""
+        """Iterate over the bytes that the client receives."""
         next_bookmark = self._clock.monotonic() + BOOKMARK_S
         try:
             while True:

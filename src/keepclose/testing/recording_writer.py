@@ -1,6 +1,6 @@
-"""A writer for tests: keeps every transaction, fails on request, lists what it was told to.
+"""An NftWriter without a kernel: it records every transaction and fails or lists on request.
 
-It understands nothing of the texts; what a table would then hold is for others to say.
+It does not parse transactions; a listing returns what the test has set.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _EMPTY: Final = b'{"nftables": [{"metainfo": {"json_schema_version": 1}}]}'
 
 
 class RecordingWriter:
-    """Stands in for an NftWriter."""
+    """Records transactions in place of a kernel."""
 
     def __init__(self) -> None:
         self.applied: list[str] = []
-        """The transactions that went through, in order."""
+        """The transactions that succeeded, in order."""
         self.checked: list[str] = []
         self.closed = False
         self._failures: deque[NftError | None] = deque()
@@ -32,21 +32,21 @@ class RecordingWriter:
         self._elements: dict[tuple[ContainerKind, NftFamily, str, str], bytes] = {}
 
     def fail_next(self, *failures: NftError | None) -> None:
-        """Fail the next transactions with these; None lets one through."""
+        """Let the next transactions fail with these errors; None lets one succeed."""
         self._failures.extend(failures)
 
     def hold(self, family: NftFamily, table: str, listing: bytes = _EMPTY) -> None:
-        """List this for a table from now on."""
+        """Set the listing of a table."""
         self._tables[family, table] = listing
 
     def hold_elements(
         self, kind: ContainerKind, family: NftFamily, table: str, *, name: str, listing: bytes
     ) -> None:
-        """List this for a set or map from now on."""
+        """Set the listing of a set or map."""
         self._elements[kind, family, table, name] = listing
 
     async def apply(self, text: str) -> None:
-        """Keep the text, or fail as told."""
+        """Record the text, or raise the next error."""
         encode_transaction(text)
         if not text.strip():
             return
@@ -56,7 +56,7 @@ class RecordingWriter:
         self.applied.append(text)
 
     async def check(self, text: str) -> None:
-        """Keep the text apart; as with a kernel, what is in use cannot be deleted."""
+        """Record the text as checked; as in a kernel, objects in use cannot be deleted."""
         encode_transaction(text)
         self.checked.append(text)
         if text.startswith("delete "):
@@ -65,7 +65,7 @@ class RecordingWriter:
             raise NftError(message, failure=NftFailure.BUSY, output=output)
 
     async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
-        """Return what is held; terse or not is the same here."""
+        """Return the listing that was set, terse or not; raise NftError without one."""
         del terse
         listing = self._tables.get((family, table))
         if listing is None:
@@ -75,12 +75,12 @@ class RecordingWriter:
     async def list_elements(
         self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
     ) -> bytes:
-        """Return what is held."""
+        """Return the listing that was set; raise NftError without one."""
         listing = self._elements.get((kind, family, table, name))
         if listing is None:
             raise NftError("No such file or directory", failure=NftFailure.NOT_FOUND)
         return listing
 
     async def close(self) -> None:
-        """Remember it."""
+        """Record the call."""
         self.closed = True

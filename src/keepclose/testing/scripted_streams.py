@@ -8,8 +8,8 @@
         failure(410, "Expired"),
     )
 
-Requests are answered in order and kept in `requests`. When the script is over, requests wait for
-ever, as they do with a server that is gone without a word. Nothing here sleeps but on the clock.
+Requests are answered in order and recorded in `requests`. After the last answer, requests wait
+forever, as with a server that is gone without closing connections. Only the clock makes it wait.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class MovableClock(Clock, Protocol):
 
 @dataclass(frozen=True)
 class Pause:
-    """Nothing comes for a while."""
+    """No bytes for some seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Jump:
-    """The wall clock is set anew while the bytes are on their way."""
+    """The wall clock changes while the bytes are in flight."""
 
     seconds: float
 
@@ -61,7 +61,7 @@ class Cut:
 
 
 class Stall:
-    """Nothing comes any more, and the connection stays open."""
+    """No further bytes, on a connection that stays open."""
 
 
 CUT: Final = Cut()
@@ -71,7 +71,7 @@ Part = bytes | Pause | Jump | Cut | Stall
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request gets; an error stands for no answer at all."""
+    """The answer to one request; with an error there is no answer."""
 
     status: int = 200
     parts: tuple[Part, ...] = ()
@@ -81,7 +81,7 @@ class Answer:
 
 
 class FakeResponse:
-    """An answer whose body comes from any iterator of bytes."""
+    """A response whose body is an iterator of bytes."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: AsyncIterator[bytes]) -> None:
         self.status = status
@@ -94,16 +94,16 @@ class FakeResponse:
         return b"".join([chunk async for chunk in self._body])
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Iterate over the body as it comes."""
+        """Iterate over the body as it arrives."""
         return self._body
 
     async def close(self) -> None:
-        """Note that nobody reads on."""
+        """Record that the client has closed the response."""
         self.is_closed = True
 
 
 class ScriptedTransport:
-    """Answers requests one after the other, whatever they ask for."""
+    """Answers requests one after the other, whatever their path."""
 
     def __init__(self, clock: MovableClock, *answers: Answer) -> None:
         self._clock = clock
@@ -118,11 +118,11 @@ class ScriptedTransport:
 
     @property
     def left(self) -> int:
-        """How many answers nobody has asked for yet."""
+        """The number of answers that no request has taken."""
         return len(self._answers)
 
     def queries(self) -> list[dict[str, str]]:
-        """Return what each request asked for, in order."""
+        """Return the query of each request, in order."""
         return [dict(request.query) for request in self.requests]
 
     async def send(self, request: ApiRequest) -> FakeResponse:
@@ -141,7 +141,7 @@ class ScriptedTransport:
         return response
 
     async def close(self) -> None:
-        """Note the end."""
+        """Record that the client has closed the transport."""
         self.is_closed = True
 
     async def _play(self, parts: tuple[Part, ...]) -> AsyncIterator[bytes]:
@@ -171,7 +171,7 @@ class ScriptedTransport:
 
 
 def answer(obj: object, *, status: int = 200) -> Answer:
-    """Return an object as the body."""
+    """Return an answer with this object as its body."""
     return Answer(status, (msgspec.json.encode(obj),), {"Content-Type": "application/json"})
 
 
@@ -188,24 +188,24 @@ def page(objects: Iterable[object], *, version: str, next_page: str = "") -> Ans
 def failure(
     code: int, reason: str = "", message: str = "", *, retry_after: int | None = None
 ) -> Answer:
-    """Return a refusal with its Status object."""
+    """Return an error with its Status object."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     body = msgspec.json.encode(status_of(code, reason, message))
     return Answer(code, (body,), {"Content-Type": "application/json", **headers})
 
 
 def refusal() -> Answer:
-    """Return nothing: no connection can be made."""
+    """Return the error of a connection that is refused."""
     return Answer(error=ConnectionRefused(HOST, "connection refused"))
 
 
 def lost() -> Answer:
-    """Return nothing: the connection breaks before the headers are there."""
+    """Return the error of a connection that breaks before the headers arrive."""
     return Answer(error=ConnectionLost(HOST, "reset by peer"))
 
 
 def stream(*parts: Part, delay_s: float = 0.0) -> Answer:
-    """Return a watch whose lines and faults come in this order; then the server ends it."""
+    """Return a watch with these lines and faults; then the server ends it."""
     return Answer(200, parts, {"Content-Type": "application/json"}, delay_s=delay_s)
 
 
@@ -225,7 +225,7 @@ def deleted(obj: object) -> bytes:
 
 
 def bookmark(version: str, *, ends_initial: bool = False) -> bytes:
-    """Return a line that only moves the version on, or ends the initial objects."""
+    """Return the line of a bookmark; one may end the initial objects."""
     metadata: dict[str, Any] = {"resourceVersion": version}
     if ends_initial:
         metadata["annotations"] = {INITIAL_EVENTS_END: "true"}
@@ -233,7 +233,7 @@ def bookmark(version: str, *, ends_initial: bool = False) -> bytes:
 
 
 def error_event(code: int, reason: str = "", message: str = "") -> bytes:
-    """Return the line with which a server ends a watch it cannot serve."""
+    """Return the line by which a server ends a watch that it cannot serve."""
     return _line("ERROR", status_of(code, reason, message))
 
 
@@ -242,11 +242,11 @@ def half(line: bytes) -> bytes:
     return line[: len(line) // 2]
 
 
-def slowly(line: bytes, *, pause_s: float, pieces: int = 8) -> tuple[Part, ...]:
-    """Return a line in pieces with a pause before each."""
-    size = -(-len(line) // pieces)
+def slowly(line: bytes, *, pause_s: float, chunks: int = 8) -> tuple[Part, ...]:
+    """Return a line in chunks, with a pause before each."""
+    size = -(-len(line) // chunks)
     cut = [line[start : start + size] for start in range(0, len(line), size)]
-    return tuple(part for piece in cut for part in (Pause(pause_s), piece))
+    return tuple(part for chunk in cut for part in (Pause(pause_s), chunk))
 
 
 def status_of(code: int, reason: str, message: str) -> dict[str, Any]:
