@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 3600
 PYTEST_ARGS ?= -n auto
 TEST_TIME := $(if $(filter-out -n auto,$(PYTEST_ARGS)),running the tests that were asked for,running all tests: about 15 minutes on two cores)
 
-.PHONY: up down test real test-real check fuzz fuzz-corpus bench docs picture coverage wheel lock clean
+.PHONY: up down test test-unit real test-real check fuzz fuzz-corpus bench docs picture coverage wheel lock clean
 
 # A cluster of three zones, running until make down.
 up: $(READY)
@@ -21,6 +21,11 @@ test: $(READY)
 	@scripts/setup-fuzz
 	@$(VENV)/bin/python -m pytest $(PYTEST_ARGS) -m "not real"
 
+# What needs no root, no kernel and no server: less than a minute on two cores.
+UNIT_TESTS := model routing slices ruleset runtime advise
+test-unit: $(READY)
+	@$(VENV)/bin/python -m pytest -n auto -m "not real" $(addprefix tests/,$(UNIT_TESTS))
+
 # kubectl, kube-apiserver, kube-controller-manager, kube-proxy and etcd as they are released.
 real: $(READY)
 	@scripts/real
@@ -33,6 +38,7 @@ check: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/python scripts/rooms.py
 
 # Every target for its part of the time, two at once; FUZZ_TARGETS names some of them.
 fuzz: $(READY)
@@ -62,6 +68,7 @@ bench: $(READY)
 
 docs: $(READY)
 	$(VENV)/bin/python scripts/reference.py
+	$(VENV)/bin/python scripts/map.py
 
 # The picture of the README, from a real run.
 picture: $(READY)

@@ -94,7 +94,7 @@ class FakeClock:
         raise AssertionError("a task runs on and on without waiting for the clock")
 
     async def run_until(self, condition: Callable[[], bool], *, within: float = 3600.0) -> None:
-        """Advance from sleeper to sleeper until the condition holds; fail after `within` seconds."""
+        """Advance from sleeper to sleeper until the condition holds; fail when time is up."""
         end = self._monotonic + within
         await self.run_until_idle()
         while not condition():
