@@ -91,7 +91,10 @@ class Connection(asyncio.Protocol):
         self._waiting: collections.deque[tuple[Request, bool]] = collections.deque()
         self._waiting_bytes = 0
         self._answered = 0
+        # What is answered behind the requests that wait, and the last of all.
+        self._refusal: Answer | None = None
         self._streaming: asyncio.Task[None] | None = None
+        self._in_stream = False
         self._frame = b""
         # What is left of an answer, and whether the connection stays open behind it.
         self._rest: memoryview | None = None
@@ -127,7 +130,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in what the client sent."""
-        if self._closing:
+        if self._closing or self._refusal is not None:
             return
         self._answered = 0
         if self._unparsed or len(data) > PARSED_BYTES:
@@ -164,7 +167,7 @@ class Connection(asyncio.Protocol):
 
     def take(self, request: Request, *, keep: bool) -> None:
         """Answer the request, or put it in line behind the ones before it."""
-        if self._closing:
+        if self._closing or self._refusal is not None:
             return
         self._is_new = False
         # NB: many requests may come in one read, so that not to read on is not enough.
@@ -177,12 +180,16 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._begin_turn)
 
     def refuse(self, answer: Answer) -> None:
-        """Answer what cannot be read any further, and close."""
-        if self._closing:
+        """Answer what cannot be read any further, behind the requests before it, and close."""
+        if self._closing or self._refusal is not None:
             return
-        if self._waiting or self._is_busy():
-            # NB: the client would take the refusal for a part of another answer.
+        if self._in_stream:
+            # NB: the client would take the refusal for a part of the stream, which may never end.
             self.cut()
+        elif self._waiting or self._is_busy():
+            self._refusal = answer
+            self._release_incoming()
+            self._out.pause_reading()
         else:
             self._send(answer, keep=False, linger=True)
 
@@ -320,6 +327,7 @@ class Connection(asyncio.Protocol):
         # NB: clients of HTTP/1.0 do not know chunks; the end of the connection ends the answer.
         chunked = request.version != "1.0"
         self._out.write(encode_stream_head(answer, chunked=chunked))
+        self._in_stream = True
         self._streaming = self._loop.create_task(
             self._stream(answer, keep=keep and chunked, chunked=chunked)
         )
@@ -405,6 +413,7 @@ class Connection(asyncio.Protocol):
         finally:
             stream.close()
             self._streaming = None
+            self._in_stream = False
             self._release_leaving()
         if not ended:
             self._out.abort()
@@ -470,6 +479,12 @@ class Connection(asyncio.Protocol):
             request, keep = self._waiting.popleft()
             self._waiting_bytes -= len(request.body)
             self._serve(request, keep=keep)
+        if self._refusal is not None:
+            if not (self._waiting or self._closing or self._is_busy()):
+                # NB: what is still sent is read, or the kernel would drop the answer with it.
+                self._out.resume_reading()
+                self._send(self._refusal, keep=False, linger=True)
+            return
         self._parse()
         if self._writable.is_set() and not (self._closing or self._unparsed or self._is_full()):
             self._out.resume_reading()
@@ -478,11 +493,14 @@ class Connection(asyncio.Protocol):
         """Let go of everything that waits."""
         self._waiting.clear()
         self._waiting_bytes = 0
-        self._unparsed.clear()
-        self._incoming.abandon()
         self._rest = None
+        self._release_incoming()
         self._release_leaving()
         self._release_stalled()
+
+    def _release_incoming(self) -> None:
+        self._unparsed.clear()
+        self._incoming.abandon()
         if self._arriving is not None:
             self._server.transfers.release(self._arriving)
             self._arriving = None
