@@ -11,7 +11,12 @@ import structlog
 
 from keepclose.apiserver.http import connection
 from keepclose.apiserver.http.server import HttpsServer
-from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse, ResponseStream
+from keepclose.apiserver.serving.http_messages import (
+    HttpRequest,
+    HttpResponse,
+    PendingResponse,
+    ResponseStream,
+)
 from keepclose.testing.api_server import PATIENCE
 
 
@@ -52,6 +57,11 @@ class Broken:
         Broken.closed = True
 
 
+async def _answer_later() -> HttpResponse:
+    await asyncio.sleep(0.01)
+    return HttpResponse(200, b"later")
+
+
 class Echo:
     """Answers with what it was asked; remembers it."""
 
@@ -59,13 +69,15 @@ class Echo:
         self.seen: list[HttpRequest] = []
         self.stream = Numbers()
 
-    def __call__(self, request: HttpRequest) -> HttpResponse | ResponseStream:
+    def __call__(self, request: HttpRequest) -> HttpResponse | ResponseStream | PendingResponse:
         """Answer."""
         self.seen.append(request)
         if request.path == "/stream":
             return self.stream
         if request.path == "/broken":
             return Broken()
+        if request.path == "/later":
+            return PendingResponse(_answer_later)
         if request.path == "/large":
             return HttpResponse(200, b"x" * 1_000_000)
         return HttpResponse(200, f"{request.method} {request.path}".encode(), b"text/plain")
@@ -116,6 +128,42 @@ async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
     answer = await _exchange(port, data + b"Connection: close\r\n\r\n")
     assert answer.count(b"HTTP/1.1 200 OK") == 3
     assert answer.index(b"GET /1") < answer.index(b"GET /2") < answer.index(b"GET /3")
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 63, 64, 200])
+async def test_a_request_that_is_refused_takes_no_other_along(served: Served, count: int) -> None:
+    """All requests before it in one write are answered first, then the refusal."""
+    echo, port, _ = served
+    good = b"".join(b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % number for number in range(count))
+    answer = await _exchange(port, good + b"NONSENSE\r\n\r\n" + b"x" * 100_000)
+    assert [request.path for request in echo.seen] == [f"/{number}" for number in range(count)]
+    assert answer.count(b"HTTP/1.1 200 OK") == count
+    assert answer.index(b"HTTP/1.1 400 ") > answer.rindex(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("path", [b"/later", b"/large"])
+async def test_a_refusal_waits_for_an_answer_that_takes_long(served: Served, path: bytes) -> None:
+    """The same where the request before it is answered later, or has more than is sent at once."""
+    echo, port, _ = served
+    asked = b"GET %b HTTP/1.1\r\nHost: h\r\n\r\nGET /next HTTP/1.1\r\nHost: h\r\n\r\n" % path
+    answer = await _exchange(port, asked + b"NONSENSE\r\n\r\n")
+    assert len(echo.seen) == 2
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+    assert b"HTTP/1.1 400 " in answer
+
+
+async def test_a_refusal_ends_a_stream(served: Served) -> None:
+    """A watch may never end, so that what cannot be read behind it closes the connection."""
+    echo, port, _ = served
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
+    await reader.readuntil(b"two\n\r\n")
+    writer.write(b"NONSENSE\r\n\r\n")
+    async with asyncio.timeout(PATIENCE):
+        await echo.stream.closed.wait()
+        with contextlib.suppress(ConnectionResetError):
+            assert b"HTTP/1.1 400" not in await reader.read()
+    writer.close()
 
 
 async def test_a_request_in_single_bytes_is_the_same(served: Served) -> None:

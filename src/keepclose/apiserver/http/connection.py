@@ -90,7 +90,10 @@ class Connection(asyncio.Protocol):
         self._waiting: collections.deque[tuple[HttpRequest, bool]] = collections.deque()
         self._waiting_bytes = 0
         self._answered_this_turn = 0
+        # The last response, sent after those to the waiting requests.
+        self._rejection: HttpResponse | None = None
         self._streaming: asyncio.Task[None] | None = None
+        self._in_stream = False
         self._frame = b""
         # The unsent rest of a response, and whether the connection stays open after it.
         self._unsent: memoryview | None = None
@@ -126,7 +129,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what the client has sent."""
-        if self._closing:
+        if self._closing or self._rejection is not None:
             return
         self._answered_this_turn = 0
         if self._unparsed or len(data) > PARSED_BYTES:
@@ -163,7 +166,7 @@ class Connection(asyncio.Protocol):
 
     def on_request(self, request: HttpRequest, *, keep: bool) -> None:
         """Answer the request, or queue it behind earlier ones."""
-        if self._closing:
+        if self._closing or self._rejection is not None:
             return
         self._is_new = False
         # NB: one read may bring many requests, so pausing to read is not enough.
@@ -180,12 +183,16 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._begin_turn)
 
     def reject(self, answer: HttpResponse) -> None:
-        """Answer a request that is not read any further, and close."""
-        if self._closing:
+        """Answer a request that is not read any further, after earlier ones, and close."""
+        if self._closing or self._rejection is not None:
             return
-        if self._waiting or self._is_busy():
-            # NB: the client would take the rejection for a part of another response.
+        if self._in_stream:
+            # NB: the client would take the rejection for a part of the stream, which may not end.
             self.abort()
+        elif self._waiting or self._is_busy():
+            self._rejection = answer
+            self._release_request()
+            self._out.pause_reading()
         else:
             self._send(answer, keep=False, linger=True)
 
@@ -329,6 +336,7 @@ class Connection(asyncio.Protocol):
         # NB: HTTP/1.0 has no chunks; the end of the connection ends the response.
         chunked = request.version != "1.0"
         self._out.write(encode_stream_head(answer, chunked=chunked))
+        self._in_stream = True
         self._streaming = self._loop.create_task(
             self._stream(answer, keep=keep and chunked, chunked=chunked)
         )
@@ -414,6 +422,7 @@ class Connection(asyncio.Protocol):
         finally:
             stream.close()
             self._streaming = None
+            self._in_stream = False
             self._release_response()
         if not ended:
             self._out.abort()
@@ -479,6 +488,13 @@ class Connection(asyncio.Protocol):
             request, keep = self._waiting.popleft()
             self._waiting_bytes -= len(request.body)
             self._serve(request, keep=keep)
+        if self._rejection is not None:
+            if not (self._waiting or self._closing or self._is_busy()):
+                # NB: with unread bytes the kernel would reset the connection, and the client
+                # might lose the response.
+                self._out.resume_reading()
+                self._send(self._rejection, keep=False, linger=True)
+            return
         self._parse()
         if self._writable.is_set() and not (self._closing or self._unparsed or self._is_full()):
             self._out.resume_reading()
@@ -487,11 +503,14 @@ class Connection(asyncio.Protocol):
         """Release all buffers."""
         self._waiting.clear()
         self._waiting_bytes = 0
-        self._unparsed.clear()
-        self._reader.abandon()
         self._unsent = None
+        self._release_request()
         self._release_response()
         self._release_stalled()
+
+    def _release_request(self) -> None:
+        self._unparsed.clear()
+        self._reader.abandon()
         if self._request_transfer is not None:
             self._server.transfers.release(self._request_transfer)
             self._request_transfer = None
