@@ -121,10 +121,14 @@ async def test_unusable_texts(writer: NftWriter, text: str, want_message: str) -
     assert not (await read_table(writer, "ip", "t")).exists
 
 
-async def test_an_empty_transaction_does_nothing(writer: NftWriter) -> None:
-    """Nothing to write is no error."""
+async def test_an_empty_transaction_does_nothing(writer: NftWriter, inside: Namespace) -> None:
+    """It is no error, and all objects of the kernel stay as they were, with their handles."""
+    await writer.apply(TABLE)
+    before = inside.run("nft", "--handle", "list", "ruleset")
+    assert "map m { # handle" in before
     await writer.apply("")
     await writer.apply("\n \n")
+    assert inside.run("nft", "--handle", "list", "ruleset") == before
 
 
 async def test_checking_changes_nothing(writer: NftWriter) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -31,6 +32,7 @@ from keepclose.runtime.pages import ListenAddress
 from keepclose.runtime.program import ReadyMessage
 from keepclose.testing.api_server import PATIENCE, Served, serving
 from keepclose.testing.recording_writer import RecordingWriter
+from support.netns import namespaces_or_skip
 from support.ports import reserved_port
 from support.proxies import CLOCK, ProxyCluster, cluster_of, plain
 
@@ -194,6 +196,24 @@ def test_families_of_this_machine() -> None:
     assert ("IPv6" in find_families()) is Path("/proc/net/if_inet6").exists()
 
 
-def test_settings_of_0_leave_connection_tracking_alone() -> None:
-    """Nothing is read or written where nothing is asked for."""
+def test_settings_of_0_leave_connection_tracking_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the kernel is read or written; another value than 0 is both."""
+    touched: list[tuple[str, str]] = []
+    read, write = Path.read_text, Path.write_text
+
+    def record_read(path: Path, **options: Any) -> str:
+        touched.append(("read", path.name))
+        return read(path, **options)
+
+    def record_write(path: Path, text: str, **options: Any) -> int:
+        touched.append(("write", path.name))
+        return write(path, text, **options)
+
+    monkeypatch.setattr(Path, "read_text", record_read)
+    monkeypatch.setattr(Path, "write_text", record_write)
     tune_conntrack(ConntrackSettings(0, 0, 0, 0))
+    assert touched == []
+    with namespaces_or_skip("node") as [inside]:
+        inside.do(lambda: tune_conntrack(ConntrackSettings(0, 0, 0, 0, udp_timeout=17)))
+    name = "nf_conntrack_udp_timeout"
+    assert touched == [("read", name), ("write", name)]
