@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 from fuzzbounds import require
 
-from keepclose.proxy.conntrack import netlink as ctnetlink
+from keepclose.proxy import conntrack
 from keepclose.proxy.counters import kernel_counters
 from keepclose.proxy.nft.element_messages import (
     NoBinaryFormError,
     decode_key,
     encode_key,
 )
+from keepclose.system.netlink import attribute_bounds, encode_attribute, messages_of
 
 
 class _Kernel:
@@ -25,6 +26,9 @@ class _Kernel:
 
     def settimeout(self, _seconds: float) -> None:
         """Never wait."""
+
+    def close(self) -> None:
+        """Be closed."""
 
     def send(self, data: bytes) -> int:
         """Take a request."""
@@ -66,22 +70,44 @@ def seeds() -> Iterator[bytes]:
     yield b"k" + bytes([10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0])
 
 
+def _check_attributes(raw: bytes) -> None:
+    """Attributes are within the data, and read the same when they are written again."""
+    read = []
+    for kind, start, end in attribute_bounds(raw, 0, len(raw)):
+        require(4 <= start <= end <= len(raw), "an attribute is outside of the data")
+        read.append((kind, raw[start:end]))
+    again = b"".join(encode_attribute(kind, value) for kind, value in read)
+    bounds = attribute_bounds(again, 0, len(again))
+    require(
+        [(kind, again[start:end]) for kind, start, end in bounds] == read,
+        "attributes read differently when they are written again",
+    )
+
+
 def check(data: bytes) -> None:
     """Read the answer as each reader does; only OSError may come of it."""
     raw = data[1:]
-    ctnetlink.parse_flow(raw)
-    for protocol in (ctnetlink.UDP, ctnetlink.SCTP):
-        table = ctnetlink.FlowTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
+    _check_attributes(raw)
+    with contextlib.suppress(OSError):
+        for _, _, _, body in messages_of(raw):
+            _check_attributes(body)
+    conntrack.parse_flow(raw)
+    for protocol in (conntrack.UDP, conntrack.SCTP):
+        table = conntrack.FlowTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
         with contextlib.suppress(OSError):
             table.list_flows(protocol)
-    flow = ctnetlink.Flow(17, "10.0.0.1", 53, "10.0.0.2", 53, "10.0.0.3", 9)
-    table = ctnetlink.FlowTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
+    flow = conntrack.Flow(17, "10.0.0.1", 53, "10.0.0.2", 53, "10.0.0.3", 9)
+    table = conntrack.FlowTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
     with contextlib.suppress(OSError):
         table.delete([flow])
     with contextlib.suppress(OSError):
-        kernel_counters._read_named_counters(raw, {})
+        kernel_counters.dump_counters("ip", "t", opened=_Kernel(raw))  # type: ignore[arg-type]
     with contextlib.suppress(OSError):
-        kernel_counters._read_element_counters(raw, {})
+        kernel_counters.read_counts("ip", "t", "m", opened=_Kernel(raw))  # type: ignore[arg-type]
+    with contextlib.suppress(OSError):
+        kernel = _Kernel(raw)
+        keys = [("10.0.0.1",)]
+        kernel_counters.read_some_counts("ip", "t", "m", keys, opened=kernel)  # type: ignore[arg-type]
     for family in ("ip", "ip6"):
         key = decode_key(raw, family)
         if key:

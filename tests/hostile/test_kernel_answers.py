@@ -6,29 +6,32 @@ import struct
 
 import pytest
 
-from keepclose.proxy.conntrack.netlink import FlowTable
-from keepclose.proxy.counters import kernel_counters
+from keepclose.proxy.conntrack import FlowTable
+from keepclose.proxy.counters.kernel_counters import dump_counters, read_counts
 from keepclose.proxy.nft.listings import parse_listing
 
-_ERROR = 2
+_ERROR, _DONE = 2, 3
 
 
 class _Kernel:
-    """The other end of a socket, with one answer."""
+    """The other end of a socket, with its answers."""
 
-    def __init__(self, answer: bytes) -> None:
-        self._answer = answer
+    def __init__(self, *answers: bytes) -> None:
+        self._answers = list(answers)
 
     def settimeout(self, _seconds: float) -> None:
         """Never wait."""
+
+    def close(self) -> None:
+        """Be closed."""
 
     def send(self, data: bytes) -> int:
         """Take a request."""
         return len(data)
 
     def recv(self, _size: int) -> bytes:
-        """Return the answer."""
-        return self._answer
+        """Return the next answer."""
+        return self._answers.pop(0)
 
 
 def _message(kind: int, body: bytes, *, size: int | None = None) -> bytes:
@@ -41,9 +44,9 @@ def test_an_error_without_its_code_is_an_error(body: bytes) -> None:
     """An error message that ends before its code is told as OSError by every reader."""
     answer = _message(_ERROR, body, size=36)
     with pytest.raises(OSError, match="cut short"):
-        kernel_counters._read_named_counters(answer, {})
+        dump_counters("ip", "t", opened=_Kernel(answer))  # type: ignore[arg-type]
     with pytest.raises(OSError, match="cut short"):
-        kernel_counters._read_element_counters(answer, {})
+        read_counts("ip", "t", "m", opened=_Kernel(answer))  # type: ignore[arg-type]
     with pytest.raises(OSError, match="cut short"):
         FlowTable(2, opened=_Kernel(answer)).list_flows(17)  # type: ignore[arg-type]
 
@@ -59,12 +62,11 @@ def test_the_least_code_is_an_error() -> None:
 def test_a_message_that_says_more_than_came_ends_where_the_bytes_end(size: int) -> None:
     """Attributes are read up to the bytes that were received."""
     counter = _message(10 << 8 | 18, bytes(4) + struct.pack("=HH", 200, 2) + b"name\0", size=size)
-    counts: dict[str, int] = {}
-    kernel_counters._read_named_counters(counter, counts)
+    end = _message(_DONE, bytes(4))
+    counts = dump_counters("ip", "t", opened=_Kernel(counter, end))  # type: ignore[arg-type]
     assert set(counts) <= {"name", "n"}
-    kernel_counters._read_element_counters(
-        _message(10 << 8 | 12, bytes(4) + b"\x40\0\3", size=size), {}
-    )
+    element = _message(10 << 8 | 12, bytes(4) + b"\x40\0\3", size=size)
+    assert read_counts("ip", "t", "m", opened=_Kernel(element, end)) == {}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.proxy.conntrack.netlink import UDP, Flow, FlowListing, FlowTable, parse_flow
-from keepclose.proxy.conntrack.stale_flows import (
+from keepclose.proxy.conntrack import (
+    UDP,
     CleanUp,
     Conntrack,
     ConntrackError,
+    Flow,
+    FlowListing,
+    FlowTable,
     Frontends,
+    parse_flow,
     select_stale,
 )
 from keepclose.proxy.nft.writer import NftFamily

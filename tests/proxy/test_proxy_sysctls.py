@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from keepclose.proxy.conntrack.stale_flows import (
+from keepclose.proxy.sysctls import (
     ConntrackSettings,
     SysctlError,
     conntrack_max,

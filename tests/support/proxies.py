@@ -29,7 +29,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import HEADLESS_LABEL, SERVICE_NAME_LABEL, ZONE_LABEL
 from keepclose.proxy.assembly import NodeProxy
-from keepclose.proxy.conntrack.stale_flows import CleanUp, ConntrackError, Frontends
+from keepclose.proxy.conntrack import CleanUp, ConntrackError, Frontends
 from keepclose.proxy.counters.kernel_counters import CounterReader, ElementCount, ElementCounts
 from keepclose.proxy.nft.element_messages import encode_key
 from keepclose.proxy.nft.writer import NftFamily, NftWriter

@@ -13,9 +13,8 @@ addresses.
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from ipaddress import ip_address, ip_network
 from typing import Final
 
@@ -27,7 +26,7 @@ from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.caches import ProxyCaches
 from keepclose.proxy.change_tracker import ChangeTracker
-from keepclose.proxy.conntrack.stale_flows import Conntrack
+from keepclose.proxy.conntrack import Conntrack
 from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.proxy.family_sync import FamilySync
 from keepclose.proxy.health import HealthChecks, HealthState
@@ -44,19 +43,14 @@ from keepclose.proxy.settings import (
 )
 from keepclose.proxy.validation import ValidationLog
 from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic, RulesetSettings
+from keepclose.system.netlink import NetlinkSocket, attributes_of
 
 EVERY_ADDRESS: Final = {"IPv4": "0.0.0.0", "IPv6": "::"}  # noqa: S104 - as kube-proxy does
 _log = structlog.get_logger(__name__)
-_RTM_GETADDR: Final = 22
-_RTM_NEWADDR: Final = 20
-_NLMSG_DONE: Final = 3
-_NLMSG_ERROR: Final = 2
-_NLM_F_REQUEST_DUMP: Final = 0x301
-_IFA_ADDRESS: Final = 1
-_IFA_LOCAL: Final = 2
-_HEADER: Final = struct.Struct("=IHHII")
-_ADDRESS: Final = struct.Struct("=BBBBI")
-_ATTRIBUTE: Final = struct.Struct("=HH")
+# Messages of rtnetlink for addresses, their attributes, and the head of their bodies.
+_NEW_ADDRESS, _GET_ADDRESS = 20, 22
+_ADDRESS, _LOCAL = 1, 2
+_ADDRESS_HEAD_BYTES: Final = 8
 
 
 class FamilyProxy:
@@ -303,50 +297,15 @@ def read_interface_addresses(family: str) -> tuple[str, ...]:
     """Return the addresses of all interfaces in the thread's network namespace; none on failure."""
     number = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}[family]
     addresses: list[str] = []
-    with suppress(OSError), _open() as netlink:
-        body = _ADDRESS.pack(number, 0, 0, 0, 0)
-        size = _HEADER.size + len(body)
-        netlink.send(_HEADER.pack(size, _RTM_GETADDR, _NLM_F_REQUEST_DUMP, 1, 0) + body)
-        while True:
-            texts, is_last = _parse(netlink.recv(1 << 16), number)
-            addresses += texts
-            if is_last:
-                break
-    return tuple(addresses)
 
-
-def _open() -> socket.socket:
-    netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-    netlink.settimeout(2)
-    netlink.bind((0, 0))
-    return netlink
-
-
-def _parse(data: bytes, number: int) -> tuple[list[str], bool]:
-    """Return the addresses in one reply, and whether it was the last."""
-    addresses: list[str] = []
-    position = 0
-    while position + _HEADER.size <= len(data):
-        length, kind, *_ = _HEADER.unpack_from(data, position)
-        if kind in (_NLMSG_DONE, _NLMSG_ERROR) or length < _HEADER.size:
-            return addresses, True
-        if kind == _RTM_NEWADDR:
-            message = data[position + _HEADER.size : position + length]
-            attributes = _attributes(message[_ADDRESS.size :])
-            raw = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
+    def read(kind: int, reply: bytes) -> None:
+        if kind == _NEW_ADDRESS:
+            attributes = attributes_of(reply, _ADDRESS_HEAD_BYTES)
+            raw = attributes.get(_LOCAL) or attributes.get(_ADDRESS)
             if raw:
                 addresses.append(socket.inet_ntop(number, raw))
-        position += (length + 3) & ~3
-    return addresses, False
 
-
-def _attributes(data: bytes) -> dict[int, bytes]:
-    attributes: dict[int, bytes] = {}
-    position = 0
-    while position + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, position)
-        if length < _ATTRIBUTE.size:
-            break
-        attributes[kind] = data[position + _ATTRIBUTE.size : position + length]
-        position += (length + 3) & ~3
-    return attributes
+    head = bytes((number, *bytes(_ADDRESS_HEAD_BYTES - 1)))
+    with suppress(OSError), closing(NetlinkSocket(socket.NETLINK_ROUTE, seconds=2)) as netlink:
+        netlink.dump(_GET_ADDRESS, head, read, what="addresses")
+    return tuple(addresses)

@@ -13,7 +13,7 @@ import structlog
 
 from keepclose.model.addresses import canonical
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.conntrack.stale_flows import AddressPort, CleanUp, ConntrackError, Frontends
+from keepclose.proxy.conntrack import AddressPort, CleanUp, ConntrackError, Frontends
 from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.proxy.health import HealthChecks
 from keepclose.proxy.port_selections import PortState, PortStates

@@ -22,17 +22,22 @@ from keepclose.ruleset.commands import AddElement, DeleteElement, Transaction
 from keepclose.ruleset.names import plain_comment
 from keepclose.ruleset.statements import DnatTarget, Drop, Goto
 from keepclose.ruleset.tables import ChainVerdict, ElementKey
+from keepclose.system.netlink import (
+    CREATE,
+    NESTED,
+    attribute_head,
+    encode_attribute,
+    encode_message,
+    encode_nested,
+    encode_string,
+    netfilter_head,
+)
 
-_HEADER: Final = struct.Struct("=IHHII")
-_FAMILY: Final = struct.Struct(">BBH")
-_ATTRIBUTE: Final = struct.Struct("=HH")
-_NESTED: Final = 0x8000
+# The subsystem nf_tables has the number 10, which is the upper byte of its kinds of messages.
 _SUBSYSTEM: Final = 10
-_NEW_ELEMENT: Final = _SUBSYSTEM << 8 | 12
-_DELETE_ELEMENT: Final = _SUBSYSTEM << 8 | 14
-_GET_ELEMENT: Final = _SUBSYSTEM << 8 | 13
+NEW_ELEMENT, GET_ELEMENT = 0xA0C, 0xA0D
+_DELETE_ELEMENT: Final = 0xA0E
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
-_REQUEST, _CREATE, _DUMP = 1, 0x400, 0x300
 _TABLE, _SET, _ELEMENTS = 1, 2, 3
 _LISTED: Final = 1
 _KEY, _DATA, _USER_DATA = 1, 2, 6
@@ -68,16 +73,16 @@ def encode_batch(transaction: Transaction) -> bytes:
     if ip not in _ADDRESSES:
         raise NoBinaryFormError(transaction.table)
     family = _ADDRESSES[ip]
-    parts = [_message(_BATCH_BEGIN, 0, socket.AF_UNSPEC, b"", resource=_SUBSYSTEM)]
-    table_name = _attribute(_TABLE, _string(table))
+    batch_head = netfilter_head(socket.AF_UNSPEC, resource=_SUBSYSTEM)
+    parts = [encode_message(_BATCH_BEGIN, 0, batch_head)]
     # NB: the order matters: one element may be deleted before another is added with its key.
     for (is_added, container), group in groupby(commands, _kind):
-        kind, flags = (_NEW_ELEMENT, _CREATE) if is_added else (_DELETE_ELEMENT, 0)
-        head = table_name + _attribute(_SET, _string(container))
-        for elements in _fill_attributes([_element(command, ip, family) for command in group]):
-            body = head + _attribute(_ELEMENTS | _NESTED, elements)
-            parts.append(_message(kind, flags, family, body))
-    parts.append(_message(_BATCH_END, 0, socket.AF_UNSPEC, b"", resource=_SUBSYSTEM))
+        kind, flags = (NEW_ELEMENT, CREATE) if is_added else (_DELETE_ELEMENT, 0)
+        head = container_body(ip, table, container)
+        elements = _fill_attributes([_element(command, ip, family) for command in group])
+        bodies = [head + encode_nested(_ELEMENTS, part) for part in elements]
+        parts += [encode_message(kind, flags, body) for body in bodies]
+    parts.append(encode_message(_BATCH_END, 0, batch_head))
     return b"".join(parts)
 
 
@@ -107,22 +112,18 @@ def decode_key(key: bytes, ip: str) -> ElementKey:
     return (*address, protocol, port, *number)
 
 
-def encode_dump(ip: str, table: str, container: str) -> bytes:
-    """Return the request for all elements of a set or map."""
-    body = _attribute(_TABLE, _string(table)) + _attribute(_SET, _string(container))
-    return _message(_GET_ELEMENT, _DUMP, _ADDRESSES[ip], body)
+@lru_cache(maxsize=64)
+def container_body(ip: str, table: str, container: str) -> bytes:
+    """Return the body of a request for all elements of a set or map."""
+    names = encode_string(_TABLE, table) + encode_string(_SET, container)
+    return netfilter_head(_ADDRESSES[ip]) + names
 
 
-def encode_get(ip: str, table: str, container: str, keys: Sequence[ElementKey]) -> bytes:
-    """Return requests for single elements, one message each; raises NoBinaryFormError."""
-    family = _ADDRESSES[ip]
-    head = _attribute(_TABLE, _string(table)) + _attribute(_SET, _string(container))
-    parts = []
-    for key in keys:
-        element = _attribute(_LISTED | _NESTED, _value(_KEY, _key(key, family)))
-        body = head + _attribute(_ELEMENTS | _NESTED, element)
-        parts.append(_message(_GET_ELEMENT, 0, family, body))
-    return b"".join(parts)
+def element_bodies(ip: str, table: str, container: str, keys: Sequence[ElementKey]) -> list[bytes]:
+    """Return the bodies of requests for single elements; raises NoBinaryFormError."""
+    family, head = _ADDRESSES[ip], container_body(ip, table, container)
+    elements = [encode_nested(_LISTED, _value(_KEY, _key(key, family))) for key in keys]
+    return [head + encode_nested(_ELEMENTS, element) for element in elements]
 
 
 def _kind(command: ElementCommand) -> tuple[bool, str]:
@@ -148,15 +149,15 @@ def _fill_attributes(elements: Sequence[bytes]) -> list[bytes]:
 
 def _element(command: ElementCommand, ip: str, family: int) -> bytes:
     if isinstance(command, DeleteElement):
-        return _attribute(_LISTED | _NESTED, _value(_KEY, _key(command.key, family)))
+        return encode_attribute(_LISTED | NESTED, _value(_KEY, _key(command.key, family)))
     element = command.element
     body = _value(_KEY, _key(element.key, family))
     if element.verdict is not None:
         body += _data(element.verdict, ip, family)
     if element.comment:
-        comment = _string(plain_comment(element.comment))
-        body += _attribute(_USER_DATA, bytes((0, len(comment))) + comment)
-    return _attribute(_LISTED | _NESTED, body)
+        comment = plain_comment(element.comment).encode() + b"\0"
+        body += encode_attribute(_USER_DATA, bytes((0, len(comment))) + comment)
+    return encode_attribute(_LISTED | NESTED, body)
 
 
 def _data(verdict: ChainVerdict, ip: str, family: int) -> bytes:
@@ -171,10 +172,10 @@ def _data(verdict: ChainVerdict, ip: str, family: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _verdict(code: int, chain: str) -> bytes:
-    body = _attribute(_CODE, struct.pack(">i", code))
+    body = encode_attribute(_CODE, struct.pack(">i", code))
     if chain:
-        body += _attribute(_CHAIN, _string(chain))
-    return _attribute(_DATA | _NESTED, _attribute(_VERDICT | _NESTED, body))
+        body += encode_string(_CHAIN, chain)
+    return encode_nested(_DATA, encode_nested(_VERDICT, body))
 
 
 def _key(key: ElementKey, family: int) -> bytes:
@@ -225,22 +226,4 @@ def _value(kind: int, value: bytes) -> bytes:
 
 @lru_cache(maxsize=64)
 def _value_head(kind: int, size: int) -> bytes:
-    return _ATTRIBUTE.pack(8 + size, kind | _NESTED) + _ATTRIBUTE.pack(4 + size, _VALUE)
-
-
-def _string(text: str) -> bytes:
-    return text.encode() + b"\0"
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    length = _ATTRIBUTE.size + len(value)
-    return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
-
-
-def _message(kind: int, flags: int, family: int, body: bytes, *, resource: int = 0) -> bytes:
-    length = _HEADER.size + _FAMILY.size + len(body)
-    return (
-        _HEADER.pack(length, kind, _REQUEST | flags, 0, 0)
-        + _FAMILY.pack(family, 0, resource)
-        + body
-    )
+    return attribute_head(kind | NESTED, 4 + size) + attribute_head(_VALUE, size)

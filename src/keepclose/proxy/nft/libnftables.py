@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
-import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,17 +38,11 @@ from keepclose.proxy.nft.writer import (
     nft_error,
 )
 from keepclose.ruleset.commands import Transaction
+from keepclose.system.netlink import NETFILTER, NetlinkSocket
 
 LIBRARY: Final = "libnftables.so.1"
 _JSON: Final = 1 << 4
 _TERSE: Final = 1 << 11
-_NETLINK_NETFILTER: Final = 12
-_NETLINK, _SHORT_REPLIES = 270, 10
-_SEND_BUFFER_FORCED: Final = 32
-_ERROR: Final = 2
-_HEADER: Final = struct.Struct("=IHHII")
-# The kernel's own metadata counts against the buffer of a socket.
-_SPARE_BYTES: Final = 1 << 16
 # Contexts share tables that the library fills when it creates a context.
 _CONTEXT_LOCK: Final = threading.Lock()
 _T = TypeVar("_T")
@@ -61,11 +53,7 @@ class ElementSocket:
 
     def __init__(self) -> None:
         """Open the socket in the namespace of the calling thread; raises OSError."""
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
-        self._socket.bind((0, 0))
-        # An error reply need not repeat the whole message.
-        self._socket.setsockopt(_NETLINK, _SHORT_REPLIES, 1)
-        self._buffer_size = 0
+        self._netlink = NetlinkSocket(NETFILTER)
 
     def write(self, transaction: Transaction) -> bool:
         """Apply a transaction; False if it was not applied and must be written as text.
@@ -74,47 +62,13 @@ class ElementSocket:
         """
         try:
             batch = encode_batch(transaction)
-        except NoBinaryFormError:
-            return False
-        if not batch:
-            return False
-        try:
-            self._grow_buffer(len(batch))
-            self._drain()
-            # NB: when this returns, the kernel has applied or rejected the batch.
-            self._socket.send(batch)
-            return not self._drain()
-        except OSError:
+            return bool(batch) and self._netlink.send_batch(batch)
+        except (NoBinaryFormError, OSError):
             return False
 
     def close(self) -> None:
         """Close the socket."""
-        self._socket.close()
-
-    def _grow_buffer(self, size: int) -> None:
-        if size + _SPARE_BYTES > self._buffer_size:
-            self._buffer_size = size + _SPARE_BYTES
-            try:
-                self._socket.setsockopt(socket.SOL_SOCKET, _SEND_BUFFER_FORCED, self._buffer_size)
-            except PermissionError:
-                # In a user namespace the system's limit applies; it is enough for all but the first
-                # writes of many Services.
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffer_size)
-
-    def _drain(self) -> bool:
-        """Read all replies; return whether one of them is an error."""
-        is_rejected = False
-        while True:
-            try:
-                data = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return is_rejected
-            position = 0
-            while position + _HEADER.size + 4 <= len(data):
-                length, kind, *_ = _HEADER.unpack_from(data, position)
-                (code,) = struct.unpack_from("=i", data, position + _HEADER.size)
-                is_rejected = is_rejected or (kind == _ERROR and code != 0)
-                position += max(_HEADER.size, (length + 3) & ~3)
+        self._netlink.close()
 
 
 class LibnftablesContext:
