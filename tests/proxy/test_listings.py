@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keepclose.proxy.nft.libnftables import LibnftablesWriter
-from keepclose.proxy.nft.listings import (
-    ListedCounter,
-    ListedElement,
-    ListedSet,
-    Listing,
-    parse_listing,
-    read_elements,
-    read_table,
-)
+from keepclose.proxy.nft.rules import read_table
 from keepclose.proxy.nft.writer import NftError, NftFailure
+from keepclose.ruleset.listing import TableListing, parse_listing
 from keepclose.testing.recording_writer import RecordingWriter
 from support.netns import namespaces_or_skip
 
@@ -42,51 +35,36 @@ SERVICE = "service-ULMVA6XW-ns1/svc1/tcp/p80"
 
 
 async def test_everything_in_a_table() -> None:
-    """Names, elements with verdicts and comments, and counters come back as written."""
+    """Names, elements with verdicts, and numbers of rules come back as written."""
     with namespaces_or_skip("nft") as [inside]:
         writer = LibnftablesWriter(namespace=inside.path)
         await writer.apply(TEXT)
         listing = await read_table(writer, "ip6", "t")
-        terse = await read_table(writer, "ip6", "t", terse=True)
-        ports = await read_elements(writer, "map", "ip6", "t", name="ports")
-        addresses = await read_elements(writer, "set", "ip6", "t", name="cluster-ips")
-        assert await read_elements(writer, "set", "ip6", "t", name="none") == ()
+        assert await read_table(writer, "ip6", "none") == TableListing()
         await writer.close()
-    assert listing.exists
-    assert listing.chains == ("reject-chain", SERVICE)
-    assert set(listing.sets) == {"cluster-ips", "affinity-X", "ranges"}
-    assert sorted(listing.sets["cluster-ips"].elements) == [
-        ListedElement(("fd00::10",)),
-        ListedElement(("fd00::11",), "", "x"),
-    ]
-    assert sorted(addresses) == sorted(listing.sets["cluster-ips"].elements)
-    assert listing.sets["affinity-X"].timeout == 10800
-    assert "timeout" in listing.sets["affinity-X"].flags
-    assert [one.key for one in listing.sets["ranges"].elements] == [
-        ("fd00::/64",),
-        ("fd01::1-fd01::9",),
-    ]
-    assert listing.maps["service-ips"].types == ("ipv6_addr", "inet_proto", "inet_service")
-    assert sorted(listing.maps["service-ips"].elements) == [
-        ListedElement(("fd00::10", "sctp", "81"), "drop", "ns/a:b"),
-        ListedElement(("fd00::10", "tcp", "80"), f"goto {SERVICE}"),
-    ]
-    assert ports == (ListedElement(("udp", "30000"), "jump reject-chain"),)
-    assert listing.maps["ends"].elements == (ListedElement(("0",), "fd00::1 . 80"),)
-    assert listing.counters == {"seen": ListedCounter(0, 0)}
-    assert [(one.chain, one.comment, one.counter) for one in listing.rule_counters] == [
-        ("reject-chain", "no endpoints", ListedCounter(0, 0))
-    ]
-    assert terse.chains == listing.chains
-    assert set(terse.maps) == set(listing.maps)
-    assert terse.maps["service-ips"].elements == ()
+    assert listing == TableListing(
+        chains=frozenset({"reject-chain", SERVICE}),
+        sets=frozenset({"cluster-ips", "affinity-X", "ranges"}),
+        counters=frozenset({"seen"}),
+        elements={
+            "cluster-ips": {("fd00::10",): "", ("fd00::11",): ""},
+            "affinity-X": {},
+            # No table of ours has ranges.
+            "ranges": {},
+            "service-ips": {
+                ("fd00::10", "sctp", "81"): "drop",
+                ("fd00::10", "tcp", "80"): f"goto {SERVICE}",
+            },
+            "ports": {("udp", "30000"): "jump reject-chain"},
+            "ends": {("0",): "fd00::1 . 80"},
+        },
+        rules={"reject-chain": 2, SERVICE: 1},
+    )
 
 
 async def test_a_table_that_is_not_there() -> None:
-    """It is empty, and so is every set in it."""
-    writer = RecordingWriter()
-    assert await read_table(writer, "ip", "t") == Listing()
-    assert await read_elements(writer, "map", "ip", "t", name="m") == ()
+    """It is empty."""
+    assert await read_table(RecordingWriter(), "ip", "t") == TableListing()
 
 
 async def test_other_failures_are_raised() -> None:
@@ -96,25 +74,19 @@ async def test_other_failures_are_raised() -> None:
         async def list_table(self, *_args: object, **_kwargs: object) -> bytes:
             raise NftError("late", failure=NftFailure.TIMEOUT)
 
-        async def list_elements(self, *_args: object, **_kwargs: object) -> bytes:
-            raise NftError("late", failure=NftFailure.TIMEOUT)
-
     with pytest.raises(NftError, match="late"):
         await read_table(Failing(), "ip", "t")
-    with pytest.raises(NftError, match="late"):
-        await read_elements(Failing(), "set", "ip", "t", name="s")
 
 
 async def test_what_a_recording_writer_holds() -> None:
     """Listings given by hand are read as the kernel's are."""
     writer = RecordingWriter()
     writer.hold("ip", "t")
-    assert await read_table(writer, "ip", "t") == Listing()
+    assert await read_table(writer, "ip", "t") == TableListing()
     raw = b'{"nftables": [{"set": {"name": "s", "type": "ipv4_addr", "elem": ["10.0.0.1"]}}]}'
-    writer.hold_elements("set", "ip", "t", name="s", listing=raw)
-    found = await read_elements(writer, "set", "ip", "t", name="s")
-    assert found == (ListedElement(("10.0.0.1",)),)
-    assert parse_listing(raw).exists
+    writer.hold("ip", "t", raw)
+    want = TableListing(sets=frozenset({"s"}), elements={"s": {("10.0.0.1",): ""}})
+    assert await read_table(writer, "ip", "t") == want == parse_listing(raw)
 
 
 async def test_what_a_recording_writer_keeps() -> None:
@@ -132,12 +104,18 @@ async def test_what_a_recording_writer_keeps() -> None:
     assert (writer.applied, writer.closed) == (["one", "three"], True)
 
 
-@pytest.mark.parametrize("raw", [b"", b"table ip t {", b"[]", b"{}", b'{"nftables": 3}'])
-def test_what_is_no_listing(raw: bytes) -> None:
+@pytest.mark.parametrize(
+    "raw", [b"", b"table ip t {", b"[]", b"{}", b'{"nftables": 3}', b"[" * 100_000, b'"\xff"']
+)
+async def test_what_is_no_listing(raw: bytes) -> None:
     """Plain text, as a build without JSON prints it, is refused."""
+    writer = RecordingWriter()
+    writer.hold("ip", "t", raw)
     with pytest.raises(NftError, match="not JSON of nftables") as caught:
-        parse_listing(raw)
+        await read_table(writer, "ip", "t")
     assert caught.value.failure is NftFailure.UNUSABLE
+    with pytest.raises(ValueError, match="not JSON of nftables"):
+        parse_listing(raw)
 
 
 def test_kinds_that_are_not_known_are_left_out() -> None:
@@ -145,4 +123,4 @@ def test_kinds_that_are_not_known_are_left_out() -> None:
     raw = (
         b'{"nftables": [3, {"metainfo": {}}, {"flowtable": {"name": "f"}}, {"set": {"name": "s"}}]}'
     )
-    assert parse_listing(raw).sets == {"s": ListedSet("s", ("",))}
+    assert parse_listing(raw) == TableListing(sets=frozenset({"s"}), elements={"s": {}})

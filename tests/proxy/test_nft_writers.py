@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from keepclose.proxy.nft.libnftables import LibnftablesContext, LibnftablesWriter
-from keepclose.proxy.nft.listings import read_table
+from keepclose.proxy.nft.rules import read_table
 from keepclose.proxy.nft.select_writer import NftCommandWriter
 from keepclose.proxy.nft.writer import NftError, NftFailure, NftFamily, NftWriter, nft_error
+from keepclose.ruleset.listing import TableListing
 from support.netns import Namespace, namespaces_or_skip
 
 TABLE = """add table ip t
@@ -57,7 +58,7 @@ async def test_one_bad_line_undoes_all(writer: NftWriter) -> None:
     assert error.message == "Could not process rule: No such file or directory"
     assert (error.number, error.line) == (3, "add rule ip t nope counter")
     assert str(error) == f"{error.message} (line 3: add rule ip t nope counter)"
-    assert (await read_table(writer, "ip", "t")).chains == ("c",)
+    assert (await read_table(writer, "ip", "t")).chains == {"c"}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ async def test_unusable_texts(writer: NftWriter, text: str, want_message: str) -
     with pytest.raises(NftError, match=want_message) as caught:
         await writer.apply(text)
     assert caught.value.failure is NftFailure.UNUSABLE
-    assert not (await read_table(writer, "ip", "t")).exists
+    assert await read_table(writer, "ip", "t") == TableListing()
 
 
 async def test_an_empty_transaction_does_nothing(writer: NftWriter, inside: Namespace) -> None:
@@ -134,11 +135,11 @@ async def test_an_empty_transaction_does_nothing(writer: NftWriter, inside: Name
 async def test_checking_changes_nothing(writer: NftWriter) -> None:
     """A good transaction passes and leaves nothing, a bad one fails as it would for real."""
     await writer.check(TABLE)
-    assert not (await read_table(writer, "ip", "t")).exists
+    assert await read_table(writer, "ip", "t") == TableListing()
     with pytest.raises(NftError, match="No such file"):
         await writer.check("add rule ip t c counter")
     await writer.apply(TABLE)
-    assert (await read_table(writer, "ip", "t")).exists
+    assert await read_table(writer, "ip", "t") != TableListing()
 
 
 async def test_listing_what_is_not_there(writer: NftWriter) -> None:
@@ -148,7 +149,7 @@ async def test_listing_what_is_not_there(writer: NftWriter) -> None:
     assert caught.value.failure is NftFailure.NOT_FOUND
     await writer.apply(TABLE)
     with pytest.raises(NftError) as caught:
-        await writer.list_elements("map", "ip", "t", name="none")
+        await writer.list_table("ip6", "t")
     assert caught.value.failure is NftFailure.NOT_FOUND
 
 
@@ -171,15 +172,15 @@ async def test_a_big_transaction(writer: NftWriter) -> None:
     assert caught.value.number == 3001
     await writer.apply("\n".join(lines))
     listing = await read_table(writer, "ip", "t")
-    assert len(listing.maps["m"].elements) == 3001
-    assert listing.maps["m"].elements.count((("10.1.11.249", "tcp", "80"), "goto c", "")) == 1
+    assert len(listing.elements["m"]) == 3001
+    assert listing.elements["m"]["10.1.11.249", "tcp", "80"] == "goto c"
 
 
 async def test_many_at_once(writer: NftWriter) -> None:
     """Calls that come together are done one after the other."""
     await writer.apply("add table ip t")
     await asyncio.gather(*(writer.apply(f"add chain ip t c{i}") for i in range(20)))
-    assert set((await read_table(writer, "ip", "t")).chains) == {f"c{i}" for i in range(20)}
+    assert (await read_table(writer, "ip", "t")).chains == {f"c{i}" for i in range(20)}
 
 
 async def test_nothing_works_after_closing(inside: Namespace) -> None:
@@ -208,8 +209,8 @@ async def test_two_families_have_their_own_tables(writer: NftWriter, family: Nft
     """A table of one family is none of the other."""
     await writer.apply(f"add table {family} t\n")
     other: NftFamily = "ip" if family == "ip6" else "ip6"
-    assert (await read_table(writer, family, "t")).exists
-    assert not (await read_table(writer, other, "t")).exists
+    assert await read_table(writer, family, "t") != TableListing()
+    assert await read_table(writer, other, "t") == TableListing()
 
 
 async def test_a_namespace_that_is_gone(inside: Namespace) -> None:

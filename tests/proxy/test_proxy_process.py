@@ -159,7 +159,7 @@ async def test_a_dry_run_shows_and_writes_nothing(tmp_path: Path) -> None:
         assert text.startswith("add table ip kube-proxy ")
         assert "10.0.0.1" in text
         with pytest.raises(NftError) as caught:
-            await writer.list_elements("map", "ip", "kube-proxy", name="service-ips")
+            await writer.list_table("ip", "kube-proxy")
         assert caught.value.failure is NftFailure.NOT_FOUND
         reader = RecordingWriter()
         reader.hold("ip", "kube-proxy")

@@ -23,7 +23,7 @@ from keepclose.proxy.caches import ProxyCaches
 from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.proxy.family import FamilyProxy
 from keepclose.proxy.health import HealthState
-from keepclose.proxy.nft.writer import ContainerKind, NftFamily, NftWriter
+from keepclose.proxy.nft.writer import NftFamily, NftWriter
 from keepclose.proxy.own_node import OwnNode
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.validation import ValidationLog
@@ -123,15 +123,9 @@ class CheckingWriter:
         """Check only."""
         await self._inner.check(text)
 
-    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str) -> bytes:
         """Return what is there."""
-        return await self._inner.list_table(family, table, terse=terse)
-
-    async def list_elements(
-        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
-    ) -> bytes:
-        """Return what is there."""
-        return await self._inner.list_elements(kind, family, table, name=name)
+        return await self._inner.list_table(family, table)
 
     async def close(self) -> None:
         """Close the writer behind."""

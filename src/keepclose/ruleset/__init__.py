@@ -7,7 +7,7 @@ never chooses endpoints (`routing` does) and never writes to the kernel (`proxy`
     ruleset = Ruleset(RulesetSettings(family="IPv4", node_name="n1", ...))
     ruleset.set_port(ServicePortKey.of(port), port, selection)      # port: a RoutedPort
     ruleset.set_port(key, None, None)                               # removes the port
-    update = ruleset.reconcile(listing_of(documents))   # at start and after a failed write;
+    update = ruleset.reconcile(parse_listing(json))     # at start and after a failed write;
                                                         # TableListing() where there is no table yet
     update = ruleset.commit()                           # later: only what changed; None = nothing
     for text in update.phases: write(text)              # each text is one transaction, in order
@@ -33,7 +33,7 @@ the table. A long phase is split into several transactions; only their order mat
 from __future__ import annotations
 
 from keepclose.ruleset.commands import Transaction, Update
-from keepclose.ruleset.listing import TableListing, listing_of
+from keepclose.ruleset.listing import TableListing, listing_of, parse_listing
 from keepclose.ruleset.names import ServicePortKey
 from keepclose.ruleset.ruleset import Ruleset, cleanup_text
 from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic, RulesetSettings
@@ -53,4 +53,5 @@ __all__ = [
     "Update",
     "cleanup_text",
     "listing_of",
+    "parse_listing",
 ]

@@ -3,12 +3,13 @@
 It reads names, elements, and the number of rules of each chain. It does not read the rules: the
 name of a chain identifies its rules, and their number shows whether another program emptied the
 chain or added rules. Nothing in a listing can make the reader fail: an entry of another shape is
-skipped, as if it were absent.
+skipped, as if it were absent. Only text that is no listing at all is rejected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -36,6 +37,17 @@ class TableListing(msgspec.Struct, frozen=True):
         if chain.name not in self.chains:
             return False
         return self.rules is None or self.rules.get(chain.name, 0) == len(chain.rules)
+
+
+def parse_listing(raw: bytes) -> TableListing:
+    """Return the contents of the JSON that nft printed; raises ValueError if it is none."""
+    document = None
+    with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        document = msgspec.json.decode(raw)
+    match document:
+        case {"nftables": list()}:
+            return listing_of([document])
+    raise ValueError(f"the listing is not JSON of nftables: {raw[:80]!r}")
 
 
 def listing_of(documents: Iterable[object]) -> TableListing:

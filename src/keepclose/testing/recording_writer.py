@@ -9,7 +9,6 @@ from collections import deque
 from typing import Final
 
 from keepclose.proxy.nft.writer import (
-    ContainerKind,
     NftError,
     NftFailure,
     NftFamily,
@@ -29,7 +28,6 @@ class RecordingWriter:
         self.closed = False
         self._failures: deque[NftError | None] = deque()
         self._tables: dict[tuple[NftFamily, str], bytes] = {}
-        self._elements: dict[tuple[ContainerKind, NftFamily, str, str], bytes] = {}
 
     def fail_next(self, *failures: NftError | None) -> None:
         """Let the next transactions fail with these errors; None lets one succeed."""
@@ -38,12 +36,6 @@ class RecordingWriter:
     def hold(self, family: NftFamily, table: str, listing: bytes = _EMPTY) -> None:
         """Set the listing of a table."""
         self._tables[family, table] = listing
-
-    def hold_elements(
-        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str, listing: bytes
-    ) -> None:
-        """Set the listing of a set or map."""
-        self._elements[kind, family, table, name] = listing
 
     async def apply(self, text: str) -> None:
         """Record the text, or raise the next error."""
@@ -64,19 +56,9 @@ class RecordingWriter:
             output = f"{message}\n" * text.count("\n")
             raise NftError(message, failure=NftFailure.BUSY, output=output)
 
-    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
-        """Return the listing that was set, terse or not; raise NftError without one."""
-        del terse
+    async def list_table(self, family: NftFamily, table: str) -> bytes:
+        """Return what is held."""
         listing = self._tables.get((family, table))
-        if listing is None:
-            raise NftError("No such file or directory", failure=NftFailure.NOT_FOUND)
-        return listing
-
-    async def list_elements(
-        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
-    ) -> bytes:
-        """Return the listing that was set; raise NftError without one."""
-        listing = self._elements.get((kind, family, table, name))
         if listing is None:
             raise NftError("No such file or directory", failure=NftFailure.NOT_FOUND)
         return listing

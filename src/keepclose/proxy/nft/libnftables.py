@@ -28,12 +28,10 @@ from keepclose.proxy.nft.element_messages import NoBinaryFormError, encode_batch
 from keepclose.proxy.nft.work_thread import StuckError, WorkThread
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
-    ContainerKind,
     NftError,
     NftFailure,
     NftFamily,
     encode_transaction,
-    list_elements_command,
     list_table_command,
     nft_error,
 )
@@ -42,7 +40,6 @@ from keepclose.system.netlink import NETFILTER, NetlinkSocket
 
 LIBRARY: Final = "libnftables.so.1"
 _JSON: Final = 1 << 4
-_TERSE: Final = 1 << 11
 # Contexts share tables that the library fills when it creates a context.
 _CONTEXT_LOCK: Final = threading.Lock()
 _T = TypeVar("_T")
@@ -96,10 +93,10 @@ class LibnftablesContext:
         if data.strip():
             self._run(data, text, flags=0, dry=dry)
 
-    def query(self, command: str, *, terse: bool = False) -> bytes:
+    def query(self, command: str) -> bytes:
         """Return the output of a list command as JSON; raises NftError."""
         data = encode_transaction(command)
-        return self._run(data, command, flags=_JSON | (_TERSE if terse else 0), dry=False)
+        return self._run(data, command, flags=_JSON, dry=False)
 
     def close(self) -> None:
         """Free the context; later calls raise NftError."""
@@ -166,16 +163,9 @@ class LibnftablesWriter:
         """Have the kernel check a transaction; raises NftError."""
         await self._run(lambda: self._open().apply(text, dry=True), "a dry run")
 
-    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str) -> bytes:
         """Return a table as JSON; raises NftError."""
         command = list_table_command(family, table)
-        return await self._run(lambda: self._open().query(command, terse=terse), command)
-
-    async def list_elements(
-        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
-    ) -> bytes:
-        """Return a set or map as JSON; raises NftError."""
-        command = list_elements_command(kind, family, table, name=name)
         return await self._run(lambda: self._open().query(command), command)
 
     async def close(self) -> None:

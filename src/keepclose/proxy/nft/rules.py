@@ -25,7 +25,7 @@ from keepclose.ruleset.layout import (
     SERVICE_NODEPORTS,
     counted_containers,
 )
-from keepclose.ruleset.listing import TableListing, listing_of
+from keepclose.ruleset.listing import TableListing, parse_listing
 from keepclose.ruleset.names import ServicePortKey
 from keepclose.ruleset.ruleset import Ruleset
 from keepclose.ruleset.settings import RulesetSettings
@@ -97,7 +97,9 @@ class Rules:
         """
         ruleset = self._ruleset
         await self._report_changing_counters()
-        listing = await self._list()
+        settings = ruleset.settings
+        family: NftFamily = "ip" if settings.ip == "ip" else "ip6"
+        listing = await read_table(self._writer, family, settings.table)
         return await self._write(ruleset.reconcile(listing))
 
     async def write_changes(self) -> int | None:
@@ -160,20 +162,6 @@ class Rules:
             if changing:
                 await self.before_change(changing)
 
-    async def _list(self) -> TableListing:
-        settings = self._ruleset.settings
-        family: NftFamily = "ip" if settings.ip == "ip" else "ip6"
-        try:
-            listed = await self._writer.list_table(family, settings.table)
-        except NftError as error:
-            if error.failure is NftFailure.NOT_FOUND:
-                return TableListing()
-            raise
-        try:
-            return listing_of([msgspec.json.decode(listed)])
-        except msgspec.DecodeError as error:
-            raise NftError(f"the listing of the table is not JSON: {error}") from None
-
     async def _write(self, update: Update | None) -> int | None:
         if update is None:
             return None
@@ -191,3 +179,15 @@ class Rules:
         ):
             return
         await writer.apply(transaction.text)
+
+
+async def read_table(writer: NftWriter, family: NftFamily, table: str) -> TableListing:
+    """Return the contents of a table, empty if it does not exist; raises NftError."""
+    try:
+        return parse_listing(await writer.list_table(family, table))
+    except NftError as error:
+        if error.failure is NftFailure.NOT_FOUND:
+            return TableListing()
+        raise
+    except ValueError as error:
+        raise NftError(str(error), failure=NftFailure.UNUSABLE) from None

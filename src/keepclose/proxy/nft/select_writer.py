@@ -30,13 +30,11 @@ from keepclose.proxy.nft.requirements import find_host_problems, find_missing, n
 from keepclose.proxy.nft.work_thread import StuckError, WorkThread
 from keepclose.proxy.nft.writer import (
     DEFAULT_LIMIT,
-    ContainerKind,
     NftError,
     NftFailure,
     NftFamily,
     NftWriter,
     encode_transaction,
-    list_elements_command,
     list_table_command,
     nft_error,
 )
@@ -65,15 +63,9 @@ class DryRunWriter:
     async def check(self, text: str) -> None:
         """Accept every transaction."""
 
-    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str) -> bytes:
         """Return the table in the kernel; raises NftError (NOT_FOUND) without a reader."""
-        return await self._require_reader().list_table(family, table, terse=terse)
-
-    async def list_elements(
-        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
-    ) -> bytes:
-        """Return a set or map in the kernel; raises NftError (NOT_FOUND) without a reader."""
-        return await self._require_reader().list_elements(kind, family, table, name=name)
+        return await self._require_reader().list_table(family, table)
 
     async def close(self) -> None:
         """Close the reader."""
@@ -217,16 +209,10 @@ class NftCommandWriter:
         """Have the kernel check a transaction; raises NftError."""
         await self._transact(text, "--check", "-f", "-")
 
-    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
+    async def list_table(self, family: NftFamily, table: str) -> bytes:
         """Return a table as JSON; raises NftError."""
-        flags = ("--json", "--terse") if terse else ("--json",)
-        return await self._list(list_table_command(family, table), *flags)
-
-    async def list_elements(
-        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
-    ) -> bytes:
-        """Return a set or map as JSON; raises NftError."""
-        return await self._list(list_elements_command(kind, family, table, name=name), "--json")
+        command = list_table_command(family, table)
+        return await self._off_loop(lambda: self._run(b"", command, "--json", command), command)
 
     async def read_version(self) -> str:
         """Return the output of `nft --version`; raises NftError."""
@@ -241,9 +227,6 @@ class NftCommandWriter:
         data = encode_transaction(text)
         if data.strip():
             await self._off_loop(lambda: self._run(data, text, *flags), "a transaction")
-
-    async def _list(self, command: str, *flags: str) -> bytes:
-        return await self._off_loop(lambda: self._run(b"", command, *flags, command), command)
 
     async def _off_loop(self, work: Callable[[], _T], what: str) -> _T:
         try:

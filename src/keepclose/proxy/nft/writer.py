@@ -14,7 +14,6 @@ from typing import Final, Literal, Protocol, runtime_checkable
 from keepclose.ruleset.commands import Transaction
 
 NftFamily = Literal["ip", "ip6"]
-ContainerKind = Literal["set", "map"]
 DEFAULT_LIMIT: Final = 30.0
 
 _PLACED: Final = re.compile(r"^(?P<where>[^\n]*?):(?P<line>\d+):\d+-\d+: Error: (?P<message>.*)$")
@@ -82,14 +81,8 @@ class NftWriter(Protocol):
         """Have the kernel check a transaction without applying it; raises NftError."""
         ...
 
-    async def list_table(self, family: NftFamily, table: str, *, terse: bool = False) -> bytes:
-        """Return a table as JSON, without elements if terse; raises NftError (NOT_FOUND)."""
-        ...
-
-    async def list_elements(
-        self, kind: ContainerKind, family: NftFamily, table: str, *, name: str
-    ) -> bytes:
-        """Return one set or map with its elements as JSON; raises NftError (NOT_FOUND)."""
+    async def list_table(self, family: NftFamily, table: str) -> bytes:
+        """Return a table as JSON; raises NftError (NOT_FOUND)."""
         ...
 
     async def close(self) -> None:
@@ -133,12 +126,9 @@ def encode_transaction(text: str) -> bytes:
 
 def list_table_command(family: NftFamily, table: str) -> str:
     """Return the command that lists a table; raises NftError for an invalid name."""
-    return f"list table {family} {_name(table)}"
-
-
-def list_elements_command(kind: ContainerKind, family: NftFamily, table: str, *, name: str) -> str:
-    """Return the command that lists a set or map; raises NftError for an invalid name."""
-    return f"list {kind} {family} {_name(table)} {_name(name)}"
+    if _NAMES.fullmatch(table) is None:
+        raise NftError(f"{table!r} is not a valid name of a table", failure=NftFailure.UNUSABLE)
+    return f"list table {family} {table}"
 
 
 def nft_error(output: str, text: str, *, fallback: str) -> NftError:
@@ -161,11 +151,3 @@ def nft_error(output: str, text: str, *, fallback: str) -> NftError:
 def _failure_of(message: str) -> NftFailure:
     """Return the kind of failure that a message describes."""
     return next((kind for part, kind in _FAILURES if part in message), NftFailure.OTHER)
-
-
-def _name(name: str) -> str:
-    if _NAMES.fullmatch(name) is None:
-        raise NftError(
-            f"{name!r} is not a valid name of a table, set or map", failure=NftFailure.UNUSABLE
-        )
-    return name
