@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keepclose.lab.access import LabRefusal
-from keepclose.lab.cluster.handlers import enter_command, find_place, is_mapped
+from keepclose.lab.cluster.handlers import find_place, is_mapped
+from keepclose.system.namespaces import enter_command
 
 FDS = {
     "outside": 3,

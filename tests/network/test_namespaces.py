@@ -17,6 +17,7 @@ from keepclose.system.namespaces import (
     create_network_namespace,
     enter_network,
     search_path,
+    unshare,
 )
 
 
@@ -160,6 +161,12 @@ def test_what_is_no_namespace_is_not_entered(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(OSError, match=r"Invalid argument|Bad file"):
         enter_network(file)
+
+
+def test_unknown_kinds_of_namespaces_are_refused() -> None:
+    """The kernel's refusal is an OSError."""
+    with pytest.raises(OSError, match="Invalid argument"):
+        unshare(1)
 
 
 def test_tools_of_administrators_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,8 +294,8 @@ def execute(
     those of the command, 3 no such network, 4 no cluster runs, 5 no packets or no permission.
     """
     from keepclose.lab.access import LabRefusal
-    from keepclose.lab.cluster.handlers import enter_command, find_place
-    from keepclose.system.namespaces import search_path
+    from keepclose.lab.cluster.handlers import find_place
+    from keepclose.system.namespaces import enter_command, search_path
 
     places = ask_lab(data_dir, "places")
     try:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 _T = TypeVar("_T")
-_CLONE_NEWNET: Final = 0x40000000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWNET: Final = 0x40000000
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCSIFFLAGS: Final = 0x8914
 _IFF_UP: Final = 0x1
@@ -120,8 +121,7 @@ def create_network_namespace(
     """Create a namespace with its loopback interface up and these settings; raise NetworkError."""
 
     def make() -> int:
-        if _libc().unshare(_CLONE_NEWNET) != 0:
-            raise _last_error(name)
+        unshare(CLONE_NEWNET)
         _write_values(values or {})
         _set_loopback_up()
         return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -133,12 +133,27 @@ def create_network_namespace(
 
 
 def enter_network(namespace: Path) -> None:
-    """Move only the calling thread into a network namespace; raise OSError.
-
-    NB: `os.setns` exists from Python 3.12 on.
-    """
+    """Move only the calling thread into a network namespace; raise OSError."""
     with namespace.open() as file:
         _enter(file.fileno(), str(namespace))
+
+
+def enter_command(command: list[str], *, pid: int, fd: int, user_namespace: bool) -> list[str]:
+    """Return the command line that runs a command in the namespace of another process."""
+    into = ["nsenter"]
+    if user_namespace:
+        # The user's own uid is root in there.
+        into += [f"--user=/proc/{pid}/ns/user", "--preserve-credentials"]
+    return [*into, f"--net=/proc/{pid}/fd/{fd}", "--", *command]
+
+
+def unshare(flag: int) -> None:
+    """Move the calling thread into a new namespace of this kind; raise OSError.
+
+    NB: `os.unshare` and `os.setns` exist from Python 3.12 on.
+    """
+    if _libc().unshare(flag) != 0:
+        raise _last_error()
 
 
 def search_path() -> str:
@@ -168,7 +183,7 @@ def _do_in_thread(work: Callable[[], _T]) -> _T:
 
 
 def _enter(fd: int, name: str) -> None:
-    if _libc().setns(fd, _CLONE_NEWNET) != 0:
+    if _libc().setns(fd, CLONE_NEWNET) != 0:
         raise _last_error(name)
 
 
@@ -188,7 +203,7 @@ def _set_loopback_up() -> None:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
-def _last_error(name: str) -> OSError:
+def _last_error(name: str | None = None) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number), name)
 

@@ -85,15 +85,6 @@ def find_place(fds: dict[str, int], name: str) -> int:
     )
 
 
-def enter_command(command: list[str], *, pid: int, fd: int, user_namespace: bool) -> list[str]:
-    """Return the command line that runs a command in the namespace of another process."""
-    into = ["nsenter"]
-    if user_namespace:
-        # The user's own uid is root in there.
-        into += [f"--user=/proc/{pid}/ns/user", "--preserve-credentials"]
-    return [*into, f"--net=/proc/{pid}/fd/{fd}", "--", *command]
-
-
 def make_handlers(lab: LabView, components: Components) -> dict[str, ControlHandler]:
     """Return the handlers for a lab and its programs."""
     injector = FaultInjector(lab)

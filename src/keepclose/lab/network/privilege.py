@@ -8,7 +8,6 @@ nothing behind: only open files hold what they create.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import shutil
@@ -16,10 +15,15 @@ from pathlib import Path
 from typing import Final
 
 from keepclose.lab.network.links import NODE_SETTINGS, run_batch
-from keepclose.system.namespaces import NetworkError, create_network_namespace, search_path
+from keepclose.system.namespaces import (
+    CLONE_NEWNET,
+    CLONE_NEWUSER,
+    NetworkError,
+    create_network_namespace,
+    search_path,
+    unshare,
+)
 
-_CLONE_NEWUSER: Final = 0x10000000
-_CLONE_NEWNET: Final = 0x40000000
 # CAP_NET_ADMIN and CAP_SYS_ADMIN.
 _CAPABILITIES: Final = 1 << 12 | 1 << 21
 _TOOLS: Final = (("ip", "iproute2"), ("nft", "nftables"), ("nsenter", "util-linux"))
@@ -95,7 +99,7 @@ def _try_in_child() -> str:
     if child == 0:
         try:
             _enter_user_namespace()
-            _unshare(_CLONE_NEWNET, "network namespaces")
+            _unshare(CLONE_NEWNET, "network namespaces")
         except NetworkError as error:
             os.write(writer, str(error).encode())
         except BaseException as error:  # noqa: BLE001 - the child must not run on
@@ -111,7 +115,7 @@ def _try_in_child() -> str:
 
 def _enter_user_namespace() -> None:
     user, group = os.geteuid(), os.getegid()
-    _unshare(_CLONE_NEWUSER, "user namespaces")
+    _unshare(CLONE_NEWUSER, "user namespaces")
     try:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")
@@ -123,9 +127,10 @@ def _enter_user_namespace() -> None:
 
 
 def _unshare(flag: int, what: str) -> None:
-    if ctypes.CDLL(None, use_errno=True).unshare(flag) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise NetworkError(f"not root, and the kernel refuses {what}: {reason}")
+    try:
+        unshare(flag)
+    except OSError as error:
+        raise NetworkError(f"not root, and the kernel refuses {what}: {error.strerror}") from None
 
 
 def _try_network() -> None:
