@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.workload import Node, NodeAddress, NodeSpec, NodeStatus
-from keepclose.proxy.own_node import NodeAddresses, OwnNode, find_addresses
+from keepclose.proxy.caches import ProxyCaches
+from keepclose.proxy.own_node import NodeAddresses, OtherNodes, OwnNode, find_addresses
 from keepclose.routing.port_endpoints import NodeView
-from support.builders import node
+from keepclose.testing.fake_clock import FakeClock
+from support.builders import node, service
 
 
 def addressed(one: Node, *addresses: tuple[str, str], pod_cidrs: tuple[str, ...] = ()) -> Node:
@@ -107,3 +111,38 @@ def test_ranges_of_pods() -> None:
     old = replace(node("n1"), spec=NodeSpec(pod_cidr="10.244.7.0/24"))
     assert find_addresses(old).pod_cidrs == {"IPv4": "10.244.7.0/24"}
     assert find_addresses(None) == NodeAddresses()
+
+
+async def test_labels_of_other_nodes() -> None:
+    """Changes that arrive together are one update; heartbeats are none."""
+    gates = FeatureGates().without(Gate.TOPOLOGY_AWARE_HINTS).with_gates(Gate.SERVICE_TOPOLOGY)
+    own, told = make_own(gates)
+    caches = ProxyCaches()
+    others = OtherNodes(own, caches, wait_s=5.0, clock=FakeClock())
+    caches.all_nodes.subscribe(others.on_node)
+    caches.all_nodes.put(node("n2", "zone-b", labels={"rack": "7"}))
+    caches.all_nodes.put(node("n3", "zone-b"))
+    await asyncio.sleep(0)
+    assert told == ["topology"]
+    assert (sorted(own.view.others), own.view.others["n2"]["rack"]) == (["n2", "n3"], "7")
+    others.on_node(node("n3", "zone-b"), node("n3", "zone-b"))
+    await asyncio.sleep(0)
+    assert told == ["topology"]
+
+
+async def test_other_nodes_are_watched_once_a_service_needs_them() -> None:
+    """The watch waits for topologyKeys that name labels; until then no wait delays a sync."""
+    own, _ = make_own()
+    clock = FakeClock()
+    others = OtherNodes(own, ProxyCaches(), wait_s=5.0, clock=clock)
+    watching = asyncio.create_task(others.watch())
+    plain = service()
+    keyed = replace(plain, spec=replace(plain.spec, topology_keys=("rack", "*")))
+    others.on_service(None, plain)
+    others.on_service(keyed, None)
+    await others.wait()
+    await asyncio.sleep(0)
+    assert not watching.done()
+    others.on_service(plain, keyed)
+    # Without a reflector there is nothing to watch.
+    await watching

@@ -21,7 +21,8 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.proxy.caches import ProxyCaches
 from keepclose.proxy.counters.metrics import ProxyMetrics
-from keepclose.proxy.family import FamilyProxy
+from keepclose.proxy.family import FamilyEvents, FamilyProxy
+from keepclose.proxy.family_sync import SharedParts
 from keepclose.proxy.health import HealthState
 from keepclose.proxy.nft.writer import NftFamily, NftWriter
 from keepclose.proxy.own_node import OwnNode
@@ -45,19 +46,17 @@ class FamilyNode:
         wanted = replace(ProxySettings(node_name="n1", counts_connections=False), **settings)
         own = OwnNode("n1", gates=wanted.gates, on_topology=_nothing, on_addresses=_nothing)
         own.on_node(None, node("n1", "zone-a"))
+        shared = SharedParts(
+            wanted, self.caches, self.metrics, self.health, self.clock, ValidationLog()
+        )
         self.family = FamilyProxy(
             family,
-            settings=wanted,
-            caches=self.caches,
+            shared,
             node=own,
             writer=writer,
-            metrics=self.metrics,
-            health=self.health,
-            clock=self.clock,
-            validation_log=ValidationLog(),
-            on_written=_nothing,
-            on_change=_nothing,
-            on_check_failure=lambda *failure: self.failed_checks.append(failure),
+            events=FamilyEvents(
+                _nothing, _nothing, lambda *failure: self.failed_checks.append(failure)
+            ),
             flows=FakeFlows(),
         )
         self.caches.services.subscribe(self.family.tracker.on_service)

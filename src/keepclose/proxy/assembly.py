@@ -16,29 +16,28 @@ import structlog
 
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.errors import Forbidden, Unauthorized
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.model.acknowledgements import NodeAcknowledgement
 from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName, ObjectReference, OwnerReference
-from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
 from keepclose.proxy.acknowledgement import Acknowledger, Progress, reached_version, retract
 from keepclose.proxy.caches import ProxyCaches, ServiceCidr
 from keepclose.proxy.counters.connections import ConnectionCounters
 from keepclose.proxy.counters.kernel_counters import CounterReader, KernelCounters
 from keepclose.proxy.counters.metrics import ProxyMetrics
-from keepclose.proxy.family import FamilyProxy
+from keepclose.proxy.family import FamilyEvents, FamilyProxy
+from keepclose.proxy.family_sync import SharedParts
 from keepclose.proxy.health import FAILED_REASON, HealthState
 from keepclose.proxy.nft.writer import NftWriter
-from keepclose.proxy.own_node import OwnNode
+from keepclose.proxy.own_node import OtherNodes, OwnNode
 from keepclose.proxy.post_sync import FlowCleaner
 from keepclose.proxy.settings import ProxySettings
 from keepclose.proxy.status import FamilyStatus, ProxyStatus, describe_services
 from keepclose.proxy.validation import ValidationLog
 from keepclose.routing.conditions import HONORED
 from keepclose.routing.reasons import ReasonCode
-from keepclose.routing.topology import followed_levels, needs_node_labels
+from keepclose.routing.topology import followed_levels
 from keepclose.runtime.program import Parts
 
 _log = structlog.get_logger(__name__)
@@ -72,7 +71,6 @@ class NodeProxy:
         """Take the parts that access the kernel; a test may replace them."""
         self.settings = settings
         self._client = client
-        self._retracts = False
         self._clock = clock
         self._recorder = recorder
         self.metrics = ProxyMetrics()
@@ -93,21 +91,19 @@ class NodeProxy:
             every_s=settings.acknowledge_every_s,
             clock=clock,
         )
-        validation_log = ValidationLog()
+        shared = SharedParts(
+            settings, self.caches, self.metrics, self.health, clock, ValidationLog()
+        )
+        events = FamilyEvents(
+            self.acknowledger.trigger, self._show_pending, self._record_check_failure
+        )
         self.families = {
             family: FamilyProxy(
                 family,
-                settings=settings,
-                caches=self.caches,
+                shared,
                 node=self.node,
                 writer=writer,
-                metrics=self.metrics,
-                health=self.health,
-                clock=clock,
-                validation_log=validation_log,
-                on_written=self.acknowledger.trigger,
-                on_change=self._show_pending,
-                on_check_failure=self._record_check_failure,
+                events=events,
                 flows=(flows or {}).get(family),
             )
             for family in settings.families
@@ -125,8 +121,9 @@ class NodeProxy:
                 family.rules.before_change = partial(self.counters.collect, name)
         self.synced = asyncio.Event()
         """Set after the first successful sync of all families."""
-        self._needs_nodes = asyncio.Event()
-        self._is_node_update_scheduled = False
+        self._other_nodes = OtherNodes(
+            self.node, self.caches, wait_s=settings.node_wait_s, clock=clock
+        )
         self._subscribe()
 
     @property
@@ -147,8 +144,9 @@ class NodeProxy:
         Raises ConfigError for settings that cannot work, and nothing else.
         """
         has_gate = self.settings.gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION_STATUS)
-        self._retracts = not has_gate and self.settings.acknowledges
-        await self._run(self._sync_forever(), acknowledges=has_gate and self.settings.acknowledges)
+        acknowledges = self.settings.acknowledges
+        syncing = self._sync_forever(retracts=not has_gate and acknowledges)
+        await self._run(syncing, acknowledges=has_gate and acknowledges)
 
     async def run_once(self, *, within_s: float = math.inf) -> None:
         """Write everything once and return; raises NftError if that fails.
@@ -163,7 +161,7 @@ class NodeProxy:
         background: list[Coroutine[Any, Any, Any]] = [
             reflector.run() for reflector in self.caches.reflectors
         ]
-        background.append(self._watch_all_nodes())
+        background.append(self._other_nodes.watch())
         if self._recorder is not None:
             background.append(self._recorder.run())
         if acknowledges:
@@ -177,7 +175,7 @@ class NodeProxy:
                 await family.close()
             await self.counters.close()
 
-    async def _sync_forever(self) -> None:
+    async def _sync_forever(self, *, retracts: bool) -> None:
         await self._await_lists(is_patient=True)
         await self._await_node(is_patient=True)
         await self.counters.start()
@@ -190,7 +188,7 @@ class NodeProxy:
                 await syncs.until(family.sync.synced.wait())
             self.synced.set()
             self.acknowledger.trigger()
-            if self._retracts and self._has_honored_conditions():
+            if retracts and self._has_honored_conditions():
                 await retract(self._client, self.settings.node_name)
             _log.info("first sync of all families succeeded", services=len(self.caches.services))
             await syncs.until_ended()
@@ -222,8 +220,7 @@ class NodeProxy:
 
     async def _await_node(self, *, is_patient: bool) -> None:
         """Wait a limited time for the labels of other Nodes and the addresses of the own Node."""
-        if self._needs_nodes.is_set():
-            await self._await_nodes()
+        await self._other_nodes.wait()
         if not is_patient and self.own_node is None:
             raise NodeMissingError(self.settings.node_name)
         end = self._clock.monotonic() + self.settings.node_wait_s
@@ -232,50 +229,10 @@ class NodeProxy:
         if not self.node.addresses.ips:
             _log.warning("addresses of the node are unknown", node=self.settings.node_name)
 
-    async def _watch_all_nodes(self) -> None:
-        """Watch all Nodes once a Service needs their labels."""
-        await self._needs_nodes.wait()
-        reflector = self.caches.all_nodes_reflector
-        if reflector is not None:
-            _log.info("all Nodes are watched: topologyKeys need their labels")
-            await reflector.run()
-
-    async def _await_nodes(self) -> None:
-        """Wait for the labels of all Nodes, or Services with topologyKeys would reject traffic.
-
-        The wait is limited as for the own Node, because other Services do not need the labels.
-        """
-        reflector = self.caches.all_nodes_reflector
-        if reflector is None:
-            return
-        try:
-            await self._clock.wait_for(reflector.wait_synced(), self.settings.node_wait_s)
-        except (TimeoutError, Forbidden, Unauthorized) as error:
-            _log.warning("labels of other Nodes are unknown", error=str(error))
-        self._update_nodes()
-
-    def _on_topology_keys(self, old: Service | None, new: Service | None) -> None:
-        del old
-        if new is not None and needs_node_labels(new.spec.topology_keys):
-            self._needs_nodes.set()
-
-    def _on_any_node(self, old: Node | None, new: Node | None) -> None:
-        labels = [{} if node is None else node.metadata.labels for node in (old, new)]
-        # NB: every node sends a heartbeat every few seconds, which changes no label.
-        is_changed = labels[0] != labels[1] or old is None or new is None
-        if is_changed and not self._is_node_update_scheduled:
-            # One update for all changes that arrive together, such as a first list.
-            self._is_node_update_scheduled = True
-            asyncio.get_running_loop().call_soon(self._update_nodes)
-
-    def _update_nodes(self) -> None:
-        self._is_node_update_scheduled = False
-        self.node.set_all_nodes(self.caches.all_nodes.all())
-
     def _subscribe(self) -> None:
         if self.settings.gates.on(Gate.SERVICE_TOPOLOGY):
-            self.caches.services.subscribe(self._on_topology_keys)
-            self.caches.all_nodes.subscribe(self._on_any_node)
+            self.caches.services.subscribe(self._other_nodes.on_service)
+            self.caches.all_nodes.subscribe(self._other_nodes.on_node)
         self.caches.nodes.subscribe(self.node.on_node)
         self.caches.service_cidrs.subscribe(self._on_service_cidr)
         for family in self.families.values():

@@ -16,20 +16,17 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from ipaddress import ip_address, ip_network
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
-from keepclose.kube.clock import Clock
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.proxy.caches import ProxyCaches
 from keepclose.proxy.change_tracker import ChangeTracker
 from keepclose.proxy.conntrack import Conntrack
-from keepclose.proxy.counters.metrics import ProxyMetrics
-from keepclose.proxy.family_sync import FamilySync
-from keepclose.proxy.health import HealthChecks, HealthState
+from keepclose.proxy.family_sync import FamilySync, SharedParts, SyncHooks
+from keepclose.proxy.health import HealthChecks
 from keepclose.proxy.nft.rules import Rules
 from keepclose.proxy.nft.writer import NftWriter
 from keepclose.proxy.own_node import NodeAddresses, OwnNode
@@ -41,7 +38,6 @@ from keepclose.proxy.settings import (
     ProxySettings,
     family_of_range,
 )
-from keepclose.proxy.validation import ValidationLog
 from keepclose.ruleset.settings import CountBy, DetectLocal, LocalTraffic, RulesetSettings
 from keepclose.system.netlink import NetlinkSocket, attributes_of
 
@@ -53,35 +49,35 @@ _ADDRESS, _LOCAL = 1, 2
 _ADDRESS_HEAD_BYTES: Final = 8
 
 
+class FamilyEvents(NamedTuple):
+    """The callbacks of a family."""
+
+    on_written: Callable[[], None]
+    """Called after each sync."""
+    on_change: Callable[[], None]
+    """Called when the number of changes that wait for a sync has changed."""
+    on_check_failure: Callable[[NamespacedName, str], None]
+    """Receives a Service whose health-check node port cannot be opened, and the reason."""
+
+
 class FamilyProxy:
     """The proxy of one address family."""
 
     def __init__(
         self,
         family: str,
+        shared: SharedParts,
         *,
-        settings: ProxySettings,
-        caches: ProxyCaches,
         node: OwnNode,
         writer: NftWriter,
-        metrics: ProxyMetrics,
-        health: HealthState,
-        clock: Clock,
-        validation_log: ValidationLog,
-        on_written: Callable[[], None],
-        on_change: Callable[[], None],
-        on_check_failure: Callable[[NamespacedName, str], None],
+        events: FamilyEvents,
         flows: FlowCleaner | None = None,
     ) -> None:
+        settings, clock = shared.settings, shared.clock
         self.family = family
-        self._settings = settings
-        self._caches = caches
+        self._shared = shared
         self._node = node
-        self._clock = clock
-        self._on_change = on_change
-        self._metrics = metrics
-        self.is_counting = settings.counts_connections
-        """Whether connections are counted."""
+        self._on_change = events.on_change
         self._counts_chains = True
         self.rules = Rules(self._layout(), writer=writer)
         self.states = PortStates(
@@ -90,40 +86,38 @@ class FamilyProxy:
         self.tracker = ChangeTracker(
             family,
             gates=settings.gates,
-            counter=metrics,
+            counter=shared.metrics,
             on_change=self._on_tracked_change,
             started_at=clock.now(),
-            validation_log=validation_log,
+            validation_log=shared.validation_log,
         )
         self._checks = HealthChecks(
             node=settings.node_name,
             addresses=(EVERY_ADDRESS[family],),
-            is_proxy_healthy=lambda: health.health().healthy,
-            on_failure=on_check_failure,
+            is_proxy_healthy=lambda: shared.health.health().healthy,
+            on_failure=events.on_check_failure,
         )
         self._post_sync = PostSync(
             family,
             states=self.states,
             flows=flows or Conntrack("ip" if family == IPV4 else "ip6", clock=clock),
             checks=self._checks,
-            metrics=metrics,
-            on_written=on_written,
+            metrics=shared.metrics,
+            on_written=events.on_written,
         )
         self.sync = FamilySync(
             family,
-            settings=settings,
-            caches=caches,
+            shared,
             tracker=self.tracker,
             states=self.states,
             rules=self.rules,
-            metrics=metrics,
-            health=health,
-            clock=clock,
-            validation_log=validation_log,
-            before_full=self._refresh_addresses,
-            before_write=self._limit_counting,
-            after=self._after_sync,
+            hooks=SyncHooks(self._refresh_addresses, self._limit_counting, self._after_sync),
         )
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether connections are counted."""
+        return self._shared.settings.counts_connections
 
     def on_topology_change(self) -> None:
         """Handle a change of the zone, region or labels of the own node."""
@@ -149,7 +143,7 @@ class FamilyProxy:
         await self.sync.sync_or_raise(runs_post_sync=False)
         due = self.sync.next_sweep
         if due is not None:
-            await self._clock.sleep(due - self._clock.monotonic())
+            await self._shared.clock.sleep(due - self._shared.clock.monotonic())
             await self.sync.sweep()
 
     async def close(self) -> None:
@@ -162,7 +156,7 @@ class FamilyProxy:
 
     def _layout(self) -> RulesetSettings:
         return layout_of(
-            self._settings,
+            self._shared.settings,
             self._node.addresses,
             self.family,
             is_counting=self.is_counting,
@@ -177,7 +171,7 @@ class FamilyProxy:
 
     def _refresh_addresses(self) -> None:
         """Read the addresses of the interfaces, whose changes cause no event."""
-        addresses = node_port_ips(self._settings, self._node.addresses, self.family)
+        addresses = node_port_ips(self._shared.settings, self._node.addresses, self.family)
         self.rules.set_node_port_ips(addresses)
         self._checks.set_addresses(
             (EVERY_ADDRESS[self.family],) if addresses is None else addresses
@@ -190,7 +184,7 @@ class FamilyProxy:
         """
         if not self.is_counting:
             return False
-        ports, most = self.rules.chained_ports, self._settings.most_chains_counted
+        ports, most = self.rules.chained_ports, self._shared.settings.most_chains_counted
         # NB: the two limits differ, or a number at the limit would change the layout again and
         # again.
         counts = ports <= (most if self._counts_chains else most * 9 // 10)
@@ -199,7 +193,7 @@ class FamilyProxy:
             self._counts_chains = counts
             _log.warning("counting of ports with own chains changed", counted=counts, ports=ports)
             self._apply_layout()
-        self._metrics.show_uncounted(self.family, 0 if counts else ports)
+        self._shared.metrics.show_uncounted(self.family, 0 if counts else ports)
         return is_changed
 
     async def _after_sync(self, changed: set[NamespacedName]) -> None:

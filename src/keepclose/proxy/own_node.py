@@ -1,4 +1,4 @@
-"""The node that a proxy runs on, as the API server describes it.
+"""The node that a proxy runs on, and the labels of others, as the API server describes them.
 
 It reports changes of what routing depends on (zone, region and, with topologyKeys, any label) and
 changes of the addresses of the node or of its pods; heartbeats change neither. The proxy does not
@@ -7,16 +7,22 @@ stop when its Node is deleted: the last state stays in effect, and only /healthz
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
 
+from keepclose.kube.clock import Clock
+from keepclose.kube.errors import Forbidden, Unauthorized
 from keepclose.model.addresses import canonical, family_of
 from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
+from keepclose.proxy.caches import ProxyCaches
 from keepclose.proxy.settings import PROXY_FAMILIES, family_of_range
 from keepclose.routing.port_endpoints import NodeView, labels_by_node
+from keepclose.routing.topology import needs_node_labels
 
 _log = structlog.get_logger(__name__)
 
@@ -77,6 +83,62 @@ class OwnNode:
             self._other_labels = labels
             self.view = msgspec.structs.replace(self.view, others=labels)
             self._on_topology()
+
+
+class OtherNodes:
+    """The labels of all Nodes, which are watched once a Service needs them."""
+
+    def __init__(
+        self, own_node: OwnNode, caches: ProxyCaches, *, wait_s: float, clock: Clock
+    ) -> None:
+        self._own_node = own_node
+        self._caches = caches
+        self._wait_s = wait_s
+        self._clock = clock
+        self._needed = asyncio.Event()
+        self._is_update_scheduled = False
+
+    def on_service(self, old: Service | None, new: Service | None) -> None:
+        """Handle a change of a Service."""
+        del old
+        if new is not None and needs_node_labels(new.spec.topology_keys):
+            self._needed.set()
+
+    def on_node(self, old: Node | None, new: Node | None) -> None:
+        """Handle a change of a Node."""
+        labels = [{} if node is None else node.metadata.labels for node in (old, new)]
+        # NB: every node sends a heartbeat every few seconds, which changes no label.
+        is_changed = labels[0] != labels[1] or old is None or new is None
+        if is_changed and not self._is_update_scheduled:
+            # One update for all changes that arrive together, such as a first list.
+            self._is_update_scheduled = True
+            asyncio.get_running_loop().call_soon(self._update)
+
+    async def watch(self) -> None:
+        """Watch all Nodes once a Service needs their labels, until cancelled."""
+        await self._needed.wait()
+        reflector = self._caches.all_nodes_reflector
+        if reflector is not None:
+            _log.info("all Nodes are watched: topologyKeys need their labels")
+            await reflector.run()
+
+    async def wait(self) -> None:
+        """Wait for the labels that Services need, or topologyKeys would reject traffic.
+
+        The wait is limited as for the own Node, because other Services do not need the labels.
+        """
+        reflector = self._caches.all_nodes_reflector
+        if reflector is None or not self._needed.is_set():
+            return
+        try:
+            await self._clock.wait_for(reflector.wait_synced(), self._wait_s)
+        except (TimeoutError, Forbidden, Unauthorized) as error:
+            _log.warning("labels of other Nodes are unknown", error=str(error))
+        self._update()
+
+    def _update(self) -> None:
+        self._is_update_scheduled = False
+        self._own_node.set_all_nodes(self._caches.all_nodes.all())
 
 
 def view_of(node: Node, *, sees_labels: bool) -> NodeView:

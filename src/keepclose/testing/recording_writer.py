@@ -57,7 +57,7 @@ class RecordingWriter:
             raise NftError(message, failure=NftFailure.BUSY, output=output)
 
     async def list_table(self, family: NftFamily, table: str) -> bytes:
-        """Return what is held."""
+        """Return the listing that was set; raise NftError without one."""
         listing = self._tables.get((family, table))
         if listing is None:
             raise NftError("No such file or directory", failure=NftFailure.NOT_FOUND)
