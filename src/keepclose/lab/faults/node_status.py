@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from keepclose.kube.requests import Kind
 from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
 from keepclose.model.json_values import JsonObject
-from keepclose.model.meta import ApiStruct, ObjectMeta
+from keepclose.model.meta import ApiStruct
 from keepclose.model.well_known import ZONE_LABEL
-from keepclose.model.workload import StatusCondition
+from keepclose.model.workload import Node, NodeSpec, NodeStatus, Taint
 
 ZONE_ANNOTATION: Final = "keepclose.dev/lab-zone"
 """The zone that a relabelled node had before; "" for none."""
@@ -35,35 +37,35 @@ _HEALTHY: Final = {
 }
 
 
-class LifecycleNodeStatus(ApiStruct, frozen=True):
-    """The conditions of a node."""
+class _TimedTaint(Taint, frozen=True):
+    """A taint with its time, which a patch of other taints must keep."""
 
-    conditions: tuple[StatusCondition, ...] = ()
-
-
-class LifecycleNodeSpec(ApiStruct, frozen=True):
-    """Taints and cordon of a node; taints stay undecoded, because their times must survive."""
-
-    taints: tuple[JsonObject, ...] = ()
-    unschedulable: bool = False
+    time_added: str | None = None
 
 
-class LifecycleNode(ApiStruct, frozen=True, omit_defaults=False):
-    """A node, with the fields that faults change."""
+class _LifecycleNodeSpec(NodeSpec, frozen=True):
+    """The spec of a node, with the times of its taints."""
 
-    metadata: ObjectMeta = ObjectMeta()
-    spec: LifecycleNodeSpec = LifecycleNodeSpec()
-    status: LifecycleNodeStatus = LifecycleNodeStatus()
+    taints: tuple[_TimedTaint, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """The node's name."""
-        return self.metadata.name
 
-    @property
-    def zone(self) -> str:
-        """The zone of the node's label, "" for none."""
-        return self.metadata.labels.get(ZONE_LABEL, "")
+class _NodeInfo(ApiStruct, frozen=True):
+    """The software of a node."""
+
+    os_image: str = ""
+
+
+class _LifecycleNodeStatus(NodeStatus, frozen=True):
+    """The status of a node, with its software."""
+
+    node_info: _NodeInfo = _NodeInfo()
+
+
+class LifecycleNode(Node, frozen=True):
+    """A node, with the fields that registration and faults change."""
+
+    spec: _LifecycleNodeSpec = _LifecycleNodeSpec()
+    status: _LifecycleNodeStatus = _LifecycleNodeStatus()
 
     @property
     def own_zone(self) -> str:
@@ -78,15 +80,7 @@ class LifecycleNode(ApiStruct, frozen=True, omit_defaults=False):
     @property
     def is_unreachable(self) -> bool:
         """Whether the node has the taint of an unreachable node."""
-        return any(taint.get("key") == UNREACHABLE for taint in self.spec.taints)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the node reports Ready."""
-        return any(
-            condition.type == "Ready" and condition.status == "True"
-            for condition in self.status.conditions
-        )
+        return any(taint.key == UNREACHABLE for taint in self.spec.taints)
 
 
 LIFECYCLE_NODES: Final = Kind("", "v1", "nodes", "Node", False, LifecycleNode)
@@ -199,7 +193,9 @@ def _conditions(
 
 
 def _other_taints(node: LifecycleNode) -> list[JsonObject]:
-    return [taint for taint in node.spec.taints if taint.get("key") != UNREACHABLE]
+    taints = [taint for taint in node.spec.taints if taint.key != UNREACHABLE]
+    plain: list[JsonObject] = msgspec.to_builtins(taints)
+    return plain
 
 
 def _taints(node: LifecycleNode, taints: list[JsonObject]) -> JsonObject:

@@ -15,31 +15,28 @@ from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import AlreadyExists, Conflict, NotFound
 from keepclose.kube.event_recorder import format_event_time
-from keepclose.kube.requests import NODES as WHOLE_NODES
 from keepclose.kube.requests import Kind, PatchType
 from keepclose.lab.faults.node_status import (
     LIFECYCLE_NODES,
     LifecycleNode,
-    LifecycleNodeStatus,
     ready_status_patch,
     untaint_patch,
 )
 from keepclose.lab.network.addresses import NodeNumbering
 from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.json_values import JsonObject
-from keepclose.model.meta import ApiStruct, ObjectMeta
-from keepclose.model.well_known import ZONE_LABEL
+from keepclose.model.meta import ObjectMeta
+from keepclose.model.well_known import REGION_LABEL, ZONE_LABEL
 from keepclose.model.workload import StatusCondition
 
 OS_IMAGE: Final = "keepclose lab"
 """The osImage that identifies a Node of a lab."""
-_REGION_LABEL: Final = "topology.kubernetes.io/region"
 REGION: Final = "lab"
 KUBELET_VERSION: Final = "v1.36.3+keepclose"
 CAPACITY: Final = {"cpu": "4", "memory": "16Gi", "ephemeral-storage": "64Gi", "pods": "110"}
@@ -47,22 +44,6 @@ _AT_ONCE: Final = 8
 _TRIES: Final = 5
 _CONDITIONS: Final = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-class _NodeInfo(ApiStruct, frozen=True):
-    os_image: str = ""
-
-
-class _InformedStatus(ApiStruct, frozen=True):
-    node_info: _NodeInfo = _NodeInfo()
-
-
-class _InformedNode(ApiStruct, frozen=True):
-    metadata: ObjectMeta = ObjectMeta()
-    status: _InformedStatus = _InformedStatus()
-
-
-_INFORMED_NODES: Final = Kind("", "v1", "nodes", "Node", False, _InformedNode)
 
 
 class LabNode(NamedTuple):
@@ -98,14 +79,14 @@ def node_object(node: LabNode, *, now: str) -> JsonObject:
 
 
 async def _remove_old(client: Client, desired: set[str]) -> None:
-    nodes = (await client.list_all(_INFORMED_NODES)).items
+    nodes = (await client.list_all(LIFECYCLE_NODES)).items
     old = [
         node.metadata
         for node in nodes
         if node.status.node_info.os_image == OS_IMAGE and node.metadata.name not in desired
     ]
     # NB: nodes are deleted first, so that no new pod is bound to them meanwhile.
-    await _do_all(_delete(client, _INFORMED_NODES, meta) for meta in old)
+    await _do_all(_delete(client, LIFECYCLE_NODES, meta) for meta in old)
     there = desired | {node.metadata.name for node in nodes} - {meta.name for meta in old}
     pods = [
         pod.metadata
@@ -137,13 +118,13 @@ async def _do_all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 async def _register(client: Client, node: LabNode, *, now: str) -> None:
     with suppress(AlreadyExists):
-        await client.create(WHOLE_NODES, node_object(node, now=now))
+        await client.create(LIFECYCLE_NODES, node_object(node, now=now))
         return
-    stored = await client.get(WHOLE_NODES, node.name)
+    stored = await client.get(LIFECYCLE_NODES, node.name)
     if stored.spec.pod_cidrs and stored.spec.pod_cidrs != _ranges(node):
         with suppress(NotFound):
-            await client.delete(WHOLE_NODES, node.name, uid=stored.metadata.uid)
-        await client.create(WHOLE_NODES, node_object(node, now=now))
+            await client.delete(LIFECYCLE_NODES, node.name, uid=stored.metadata.uid)
+        await client.create(LIFECYCLE_NODES, node_object(node, now=now))
         return
     await _update(client, node)
     ready_patch = ready_status_patch(
@@ -196,7 +177,7 @@ def _labels(node: LabNode) -> dict[str, str | None]:
         "kubernetes.io/hostname": node.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": _architecture(),
-        _REGION_LABEL: REGION,
+        REGION_LABEL: REGION,
         **zone,
     }
 
@@ -233,5 +214,5 @@ def _with_all_conditions(node: LifecycleNode) -> LifecycleNode:
     missing = tuple(
         StatusCondition(type=kind, status="Unknown") for kind in _CONDITIONS if kind not in there
     )
-    status = LifecycleNodeStatus((*node.status.conditions, *missing))
-    return msgspec.structs.replace(node, status=status)
+    status = replace(node.status, conditions=(*node.status.conditions, *missing))
+    return replace(node, status=status)
