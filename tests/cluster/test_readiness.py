@@ -95,7 +95,7 @@ async def test_what_is_not_ready_is_said_and_why(tmp_path: Path) -> None:
         await lab.until(
             lambda: (
                 sum(pod.is_ready for pod in lab.pods) == 2
-                and sum(pod.condition("PodScheduled") is not None for pod in lab.pods) >= 2
+                and sum(pod.status.condition("PodScheduled") is not None for pod in lab.pods) >= 2
             )
         )
         told: list[tuple[str, str, bool | None]] = []

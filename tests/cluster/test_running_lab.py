@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,9 @@ from support.commands.upcommands import until as until_so
 
 FOUR_NODES = ("--zones", "2", "--nodes-per-zone", "2")
 SECONDS = 120.0
+WATCHES = re.compile(
+    r'^apiserver_longrunning_requests{.*resource="(\w+)",scope="cluster".*} (\S+)$', re.MULTILINE
+)
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +122,25 @@ def test_commands_inside(ground: Ground, place: str, want: str) -> None:
     done = ground.run("lab", "exec", place, "--", "ip", "-4", "-br", "address", "show", "eth0")
     assert done.code == 0, done
     assert want in done.out.split()
+
+
+def open_watches(ground: Ground) -> dict[str, int]:
+    """Return how many watches of all namespaces the API server counts, by resource."""
+
+    async def read() -> str:
+        settings = load_connection_settings(ground.directory / "kubeconfig", env={})
+        async with connect(settings, clock=SystemClock()) as client:
+            return (await client.raw("GET", "/metrics")).decode()
+
+    found = WATCHES.findall(asyncio.run(read()))
+    return {resource: int(float(number)) for resource, number in found}
+
+
+def test_the_lab_watches_each_kind_once(ground: Ground) -> None:
+    """Other watches of pods and nodes are those of the controller and of the four proxies."""
+    until(ground, {})
+    want = {"nodes": 6, "pods": 2, "replicasets": 1, "deployments": 1, "daemonsets": 1}
+    until_so(lambda: want.items() <= open_watches(ground).items())
 
 
 def namespaces(ground: Ground) -> list[str]:

@@ -16,9 +16,9 @@ from keepclose.lab.kubelet.container_modes import (
     pre_stop_seconds,
     seconds_until_ready,
 )
-from keepclose.lab.kubelet.pod_specs import KubeletPod
+from keepclose.lab.pods import LabPod
 from keepclose.lab.workloads.node_fit import pod_requests
-from keepclose.lab.workloads.pods import WorkloadPod, available_in, rank_for_deletion
+from keepclose.lab.workloads.pods import available_in, rank_for_deletion
 from keepclose.model.decoding import Rejected, convert_as
 
 MUTATES_JSON = True
@@ -53,24 +53,22 @@ def seeds() -> Iterator[bytes]:
 
 
 def check(data: bytes) -> None:
-    """Read the pod both ways, and ask what a lab asks."""
+    """Read the pod, and ask what a lab asks."""
     try:
         raw = msgspec.json.decode(data.partition(b"\n")[2])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return
-    seen = convert_as(KubeletPod, raw)
-    if not isinstance(seen, Rejected):
-        for container in seen.spec.containers:
+    pod = convert_as(LabPod, raw)
+    if not isinstance(pod, Rejected):
+        for container in pod.spec.containers:
             mode_of(container)
             find_image_error(container.image)
             for seconds in (seconds_until_ready(container), pre_stop_seconds(container)):
                 known = seconds is None or (math.isfinite(seconds) and seconds >= 0)
                 require(known, f"a time that no clock reaches: {seconds}")
-        for port in ports_of(seen.spec.containers).ports:
+        for port in ports_of(pod.spec.containers).ports:
             require(0 < port.number < 65536, "a port that does not exist")
-    workload = convert_as(WorkloadPod, raw)
-    if not isinstance(workload, Rejected):
-        rank_for_deletion([workload], [workload])
-        available_in(workload, min_ready_s=5, now=_NOW)
-        for amount in pod_requests(workload.spec).values():
+        rank_for_deletion([pod], [pod])
+        available_in(pod, min_ready_s=5, now=_NOW)
+        for amount in pod_requests(pod.spec).values():
             require(isinstance(amount, int), "an amount that is no number")

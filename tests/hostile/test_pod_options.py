@@ -7,7 +7,7 @@ import math
 import pytest
 
 from keepclose.lab.kubelet.container_modes import ports_of, pre_stop_seconds, seconds_until_ready
-from keepclose.lab.kubelet.pod_specs import (
+from keepclose.lab.pods import (
     ContainerCommand,
     ContainerSpec,
     Lifecycle,

@@ -9,9 +9,9 @@ import pytest
 
 from keepclose.kube.requests import NODES
 from keepclose.lab.cluster.programs import ClusterLayout
+from keepclose.lab.pods import LabPod, LabPodStatus, PodMeta
 from keepclose.lab.workloads import replicasets
 from keepclose.lab.workloads.daemonsets import BURST_PODS, plan_daemon_set
-from keepclose.lab.workloads.pods import WorkloadPod, WorkloadPodStatus
 from keepclose.lab.workloads.replicasets import BURST_REPLICAS, plan_replica_set
 from keepclose.lab.workloads.rolling_update import (
     MOST_REPLICAS,
@@ -97,7 +97,9 @@ async def test_two_billion_replicas_fill_the_nodes_and_no_more(lab: Lab) -> None
     await lab.until(lambda: sum(pod.is_ready for pod in lab.pods) == len(ZONES) * ROOM)
 
     def reasons() -> list[str]:
-        waiting = [pod.condition("PodScheduled") for pod in lab.pods if not pod.spec.node_name]
+        waiting = [
+            pod.status.condition("PodScheduled") for pod in lab.pods if not pod.spec.node_name
+        ]
         return [condition.message for condition in waiting if condition is not None]
 
     await lab.until(lambda: len(reasons()) >= PENDING)
@@ -144,9 +146,9 @@ def test_one_sync_of_a_replica_set_creates_and_deletes_a_burst() -> None:
     assert plan_replica_set(huge, [], now=0.0).missing == BURST_REPLICAS == 500
     none = ReplicaSet(metadata=ObjectMeta(name="web", uid="u"), spec=ReplicaSetSpec(replicas=0))
     pods = [
-        WorkloadPod(
-            metadata=ObjectMeta(name=f"p{number}", uid=f"u{number}"),
-            status=WorkloadPodStatus(phase="Running"),
+        LabPod(
+            metadata=PodMeta(name=f"p{number}", uid=f"u{number}"),
+            status=LabPodStatus(phase="Running"),
         )
         for number in range(BURST_REPLICAS + 7)
     ]

@@ -9,9 +9,9 @@ import pytest
 
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import NODES
-from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.caches import LabCaches
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.expectations import Expectations
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.lab.workloads.scheduler import Binder
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.api_server import serving
@@ -29,9 +29,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
         yield found
 
 
-async def bind_all(cluster: World, *waiting: WorkloadPod) -> None:
+async def bind_all(cluster: World, *waiting: LabPod) -> None:
     """Look twice at pods that seem to wait, one node being there."""
-    caches = WorkloadCaches()
+    caches = LabCaches()
     caches.nodes.put(await cluster.client.get(NODES, "n1"))
     for pod in waiting:
         caches.pods.put(pod)
@@ -46,15 +46,15 @@ async def bind_all(cluster: World, *waiting: WorkloadPod) -> None:
     await binder.sync()
 
 
-async def make(cluster: World, name: str, node: str = "") -> WorkloadPod:
+async def make(cluster: World, name: str, node: str = "") -> LabPod:
     """Make a pod, with a node or without."""
     body = {"metadata": {"name": name}, "spec": {**WEB, "nodeName": node}}
-    return await cluster.client.create(WORKLOAD_PODS, body, namespace="default")
+    return await cluster.client.create(LAB_PODS, body, namespace="default")
 
 
 async def nodes_of(cluster: World) -> dict[NamespacedName, str]:
     """Return the node of every pod."""
-    page = await cluster.client.list_all(WORKLOAD_PODS, namespace="default")
+    page = await cluster.client.list_all(LAB_PODS, namespace="default")
     return {pod.key: pod.spec.node_name for pod in page.items}
 
 
@@ -62,9 +62,9 @@ async def test_a_pod_is_bound_once(cluster: World) -> None:
     """Until the node is seen in the cache the pod is not looked at again, and says why it runs."""
     pod = await make(cluster, "web")
     await bind_all(cluster, pod)
-    found = await cluster.client.get(WORKLOAD_PODS, "web", namespace="default")
+    found = await cluster.client.get(LAB_PODS, "web", namespace="default")
     assert (found.uid, found.spec.node_name) == (pod.uid, "n1")
-    condition = found.condition("PodScheduled")
+    condition = found.status.condition("PodScheduled")
     assert condition is not None
     assert condition.status == "True"
 
@@ -73,7 +73,7 @@ async def test_pods_that_others_took_care_of_are_left_alone(cluster: World) -> N
     """A pod that is gone, made anew or bound meanwhile stops nobody, and keeps what it has."""
     gone, anew, taken = [await make(cluster, name) for name in ("gone", "anew", "taken")]
     for pod in (gone, anew, taken):
-        await cluster.client.delete(WORKLOAD_PODS, pod.metadata.name, namespace="default")
+        await cluster.client.delete(LAB_PODS, pod.metadata.name, namespace="default")
     await make(cluster, "anew")
     await make(cluster, "taken", "n2")
     await bind_all(cluster, gone, anew, taken, await make(cluster, "web"))

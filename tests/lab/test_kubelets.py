@@ -14,7 +14,7 @@ from keepclose.kube.errors import Conflict
 from keepclose.kube.requests import EVENTS, NODES, PatchType
 from keepclose.kube.transport.transport import ApiRequest, Response
 from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodPlace
-from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod, ReadinessGate
+from keepclose.lab.pods import LAB_PODS, LabPod, ReadinessGate
 from keepclose.model.meta import NamespacedName
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import Served, serving
@@ -54,7 +54,7 @@ async def timed(api: Served, clock: FakeClock) -> AsyncIterator[KubeletBed]:
 async def change_status(bed: KubeletBed, status: dict[str, Any]) -> None:
     """Change the status of the pod web, as others than kubelets do."""
     await bed.client.patch(
-        KUBELET_PODS,
+        LAB_PODS,
         "web",
         {"status": status},
         namespace="default",
@@ -242,7 +242,7 @@ async def test_a_crashing_pod_is_started_again_with_growing_waits(
     assert ("Warning", text) in [one[:2] for one in await timed.until_told("BackOff")]
 
 
-def waits_to_restart(pod: KubeletPod) -> bool:
+def waits_to_restart(pod: LabPod) -> bool:
     """Return whether the first container of a pod crashed and waits."""
     (container,) = pod.status.container_statuses
     return container.state.waiting is not UNSET
@@ -308,7 +308,7 @@ async def test_a_pod_is_deleted_once_however_late_that_is_seen(
     await timed.add_pod()
     await timed.until_ready()
     await timed.client.patch(
-        KUBELET_PODS, "web", {"metadata": {"finalizers": ["example.dev/kept"]}}, namespace="default"
+        LAB_PODS, "web", {"metadata": {"finalizers": ["example.dev/kept"]}}, namespace="default"
     )
     await timed.delete()
     await timed.until(lambda one: one.is_terminating)
@@ -322,7 +322,7 @@ async def test_a_pod_is_deleted_once_however_late_that_is_seen(
     await timed.rest()
     assert timed.wire.take() == []
     await timed.client.patch(
-        KUBELET_PODS, "web", {"metadata": {"finalizers": None}}, namespace="default"
+        LAB_PODS, "web", {"metadata": {"finalizers": None}}, namespace="default"
     )
     await timed.until_gone()
     await timed.rest()
@@ -623,8 +623,8 @@ async def test_a_pod_without_its_image_is_pending(bed: KubeletBed) -> None:
     """It says why in its status and by events, and goes away like any other."""
     await bed.add_pod(image="nginx:1.161")
 
-    def waits_with(*reasons: str) -> Callable[[KubeletPod], bool]:
-        def is_so(pod: KubeletPod) -> bool:
+    def waits_with(*reasons: str) -> Callable[[LabPod], bool]:
+        def is_so(pod: LabPod) -> bool:
             states = [one.state.waiting for one in pod.status.container_statuses]
             return any(one is not UNSET and one.reason in reasons for one in states)
 

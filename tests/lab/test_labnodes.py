@@ -8,7 +8,7 @@ from typing import Any
 from keepclose.kube.requests import Kind
 from keepclose.lab.kubelet.node_registration import LabNode, register_nodes
 from keepclose.lab.network.addresses import node_addresses
-from keepclose.lab.workloads.pods import WORKLOAD_PODS
+from keepclose.lab.pods import LAB_PODS
 from keepclose.testing.api_server import Served, serving
 from keepclose.testing.fake_clock import FakeClock
 from support.controllers import World, opened, world
@@ -133,16 +133,14 @@ async def test_nodes_of_a_larger_lab_go_with_their_pods(tmp_path: Path) -> None:
             await cluster.add_pod(name, node, ip="10.64.9.9")
         spec = {"containers": [{"name": "x", "image": "x"}]}
         pending = {"metadata": {"name": "e"}, "spec": spec}
-        await cluster.client.create(WORKLOAD_PODS, pending, namespace="default")
+        await cluster.client.create(LAB_PODS, pending, namespace="default")
         kept: dict[str, Any] = {"metadata": {"name": "f", "finalizers": ["example.dev/wait"]}}
         kept["spec"] = {**spec, "nodeName": "n3"}
-        await cluster.client.create(WORKLOAD_PODS, kept, namespace="default")
+        await cluster.client.create(LAB_PODS, kept, namespace="default")
         await register(api, a_node("n1"), a_node("n9", number=2))
         nodes = (await cluster.client.list_all(NODES)).items
         assert [one["metadata"]["name"] for one in nodes] == ["mine", "n1", "n9"]
-        pods = {
-            one.metadata.name: one for one in (await cluster.client.list_all(WORKLOAD_PODS)).items
-        }
+        pods = {one.metadata.name: one for one in (await cluster.client.list_all(LAB_PODS)).items}
         assert set(pods) == {"a", "d", "e", "f"}
         assert pods["f"].is_terminating
 
@@ -154,7 +152,7 @@ async def test_pods_of_a_node_that_went_before_go_too(tmp_path: Path) -> None:
         await cluster.add_pod("b", "n2", ip="10.64.9.9")
         await cluster.client.delete(NODES, "n2")
         await register(api, a_node("n1"))
-        assert (await cluster.client.list_all(WORKLOAD_PODS)).items == []
+        assert (await cluster.client.list_all(LAB_PODS)).items == []
 
 
 async def test_a_bare_node_gets_what_it_lacks(tmp_path: Path) -> None:

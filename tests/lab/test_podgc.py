@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from keepclose.kube.client import Client
 from keepclose.kube.transport.retries import Retries
-from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.caches import LabCaches
+from keepclose.lab.pods import LAB_PODS, LabPodStatus
 from keepclose.lab.workloads.pod_writes import QUARANTINE_S, PodCollector
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPodStatus
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
@@ -21,12 +21,12 @@ async def test_a_node_that_goes_again_gives_its_pods_their_time_again() -> None:
     """Each absence of a node counts from its own beginning."""
     clock = FakeClock()
     cluster = FakeCluster(clock)
-    caches = WorkloadCaches()
+    caches = LabCaches()
     client = Client(cluster, clock=clock, retries=Retries(max_elapsed=0.0))
     collector = PodCollector(client, caches, clock=clock)
     # One that has ended is deleted without a report.
-    first = replace(a_pod("first", "n0"), status=WorkloadPodStatus(phase="Failed"))
-    cluster.put(WORKLOAD_PODS, first)
+    first = replace(a_pod("first", "n0"), status=LabPodStatus(phase="Failed"))
+    cluster.put(LAB_PODS, first)
     caches.pods.put(first)
     assert await collector.sync(N0) == QUARANTINE_S
     await clock.advance(QUARANTINE_S)

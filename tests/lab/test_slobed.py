@@ -10,9 +10,9 @@ import pytest
 
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.requests import NAMESPACES, SERVICES
+from keepclose.lab.pods import LAB_PODS
 from keepclose.lab.slo.figures import MEASUREMENT_LABEL, list_policies
 from keepclose.lab.slo.setup import SloNamespace
-from keepclose.lab.workloads.pods import WORKLOAD_PODS
 from keepclose.model.gates import FeatureGates, Gate
 from support.lab.troublebed import ZONES, Bed, troubled
 
@@ -33,9 +33,7 @@ def a_measurement(bed: Bed) -> SloNamespace:
 
 async def pods_of(bed: Bed, slo: SloNamespace, app: str) -> dict[str, str]:
     """Return the node of each pod of a workload, by name."""
-    page = await bed.client.list_all(
-        WORKLOAD_PODS, namespace=slo.namespace, label_selector=f"app={app}"
-    )
+    page = await bed.client.list_all(LAB_PODS, namespace=slo.namespace, label_selector=f"app={app}")
     return {pod.metadata.name: pod.spec.node_name for pod in page.items}
 
 
@@ -57,7 +55,7 @@ async def test_everything_is_made_and_removed(bed: Bed) -> None:
 
     left = await bed.client.list_all(NAMESPACES, label_selector=MEASUREMENT_LABEL)
     assert left.items == []
-    assert (await bed.client.list_all(WORKLOAD_PODS)).items == []
+    assert (await bed.client.list_all(LAB_PODS)).items == []
     names = [one.metadata.name for one in (await bed.client.list_all(SERVICES)).items]
     assert names == []
 

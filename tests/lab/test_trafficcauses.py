@@ -7,16 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.lab.kubelet.pod_specs import KubeletPod
+from keepclose.lab.pods import LabPod
 from keepclose.lab.traffic.failure_causes import (
-    PodView,
     explain_ignored_fields,
     explain_missing_hints,
     find_causes,
 )
 from keepclose.model.gates import FeatureGates, parse_gates
 from keepclose.model.service.types import Service
-from keepclose.model.workload import Pod
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.strategy import choose_strategy
 
@@ -43,14 +41,14 @@ def a_service(
 
 def a_pod(
     app: str = "web", status: dict[str, Any] = READY, ports: tuple[dict[str, Any], ...] = (HTTP,)
-) -> PodView:
+) -> LabPod:
     """Return a pod of one container."""
     raw = {
         "metadata": {"name": "p1", "namespace": "shop", "labels": {"app": app}},
         "spec": {"nodeName": "n1", "containers": [{"name": "main", "ports": list(ports)}]},
         "status": status,
     }
-    return PodView(msgspec.convert(raw, Pod), msgspec.convert(raw, KubeletPod))
+    return msgspec.convert(raw, LabPod)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +124,7 @@ def a_pod(
         ),
     ],
 )
-def test_causes(service: Service, pods: list[PodView], want: list[str]) -> None:
+def test_causes(service: Service, pods: list[LabPod], want: list[str]) -> None:
     """Each names the field or the pods that are to blame."""
     assert find_causes(service, service.spec.ports[0], pods) == want
 

@@ -13,7 +13,7 @@ from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.injector import DrainResult, FaultResult, HealResult
 from keepclose.lab.faults.node_states import NodeState
 from keepclose.lab.faults.node_status import CORDON_ANNOTATION, UNREACHABLE, ZONE_ANNOTATION
-from keepclose.lab.workloads.pods import WORKLOAD_PODS
+from keepclose.lab.pods import LAB_PODS
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import PATIENCE
@@ -311,7 +311,7 @@ async def test_draining_pods_of_nobody(bed: Bed) -> None:
     )
     assert (await states(bed))["n1"] == "cordoned"
     assert (await bed.troubles.drain("n1", force=True)).evicted == ["default/alone"]
-    assert (await bed.client.list_all(WORKLOAD_PODS)).items == []
+    assert (await bed.client.list_all(LAB_PODS)).items == []
 
 
 async def test_draining_a_dead_node(bed: Bed) -> None:

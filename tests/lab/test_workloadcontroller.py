@@ -13,10 +13,10 @@ import pytest
 
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import EVENTS, NODES
-from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.caches import LabCaches
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pod_writes import PodWriter
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
 from keepclose.lab.workloads.rolling_update import REVISION, template_hash
 from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, Deployment
@@ -89,7 +89,7 @@ def is_done(lab: Lab, replicas: int, *, generation: int = 1) -> bool:
     )
 
 
-def zones_of(pods: list[WorkloadPod]) -> list[int]:
+def zones_of(pods: list[LabPod]) -> list[int]:
     """Return how many pods each zone has, most first."""
     return sorted(Counter(ZONES[pod.spec.node_name] for pod in pods).values(), reverse=True)
 
@@ -126,7 +126,7 @@ async def test_updates_keep_to_their_bounds(lab: Lab) -> None:
     await lab.until(lambda: is_done(lab, 6))
     seen: list[tuple[int, int]] = []
 
-    def look(_old: WorkloadPod | None, _new: WorkloadPod | None) -> None:
+    def look(_old: LabPod | None, _new: LabPod | None) -> None:
         active = [pod for pod in lab.kubelet.pods.all() if pod.is_active]
         seen.append((len(active), sum(pod.is_ready for pod in active)))
 
@@ -220,7 +220,7 @@ async def test_lost_requests_make_no_doubles(lab: Lab) -> None:
     await asyncio.sleep(0.2)
     lab.wire.failing = 0.0
     await lab.until(lambda: is_done(lab, 4, generation=2))
-    page = await lab.client.list_all(WORKLOAD_PODS, namespace="default")
+    page = await lab.client.list_all(LAB_PODS, namespace="default")
     assert len(page.items) == 4
 
 
@@ -244,7 +244,7 @@ async def test_whoever_comes_next_goes_on(api: Served) -> None:
 
 async def test_a_stale_cache_makes_no_doubles(api: Served) -> None:
     """A ReplicaSet looked at again before its pods were seen makes none, and ends none, twice."""
-    caches = WorkloadCaches()
+    caches = LabCaches()
     expectations = Expectations(CLOCK, caches.pods)
     async with opened(api.server.settings.data_dir / "kubeconfig") as cluster:
         recorder = EventRecorder(cluster.client, component="test", clock=CLOCK)
@@ -262,7 +262,7 @@ async def test_a_stale_cache_makes_no_doubles(api: Served) -> None:
         caches.replica_sets.put(stored)
         await sync.sync(WEB)
         await sync.sync(WEB)
-        page = await cluster.client.list_all(WORKLOAD_PODS)
+        page = await cluster.client.list_all(LAB_PODS)
         assert [pod.spec.node_name for pod in page.items] == ["n0"] * 3
         for pod in page.items:
             caches.pods.put(pod)
@@ -270,7 +270,7 @@ async def test_a_stale_cache_makes_no_doubles(api: Served) -> None:
         caches.replica_sets.put(await cluster.client.get(REPLICA_SETS, "web", namespace="default"))
         await sync.sync(WEB)
         await sync.sync(WEB)
-        page = await cluster.client.list_all(WORKLOAD_PODS)
+        page = await cluster.client.list_all(LAB_PODS)
         assert sum(pod.is_terminating for pod in page.items) == 1
         counted = await cluster.client.get(REPLICA_SETS, "web", namespace="default")
         assert (counted.status.replicas, counted.status.terminating_replicas) == (2, 1)
@@ -282,7 +282,7 @@ async def test_pods_are_adopted_and_let_go(lab: Lab) -> None:
     await lab.client.create(REPLICA_SETS, manifest(3), namespace="default")
     await lab.until(lambda: len(lab.pods) == 3 and all(pod.is_ready for pod in lab.pods))
     await lab.until(lambda: all(pod.controller for pod in lab.pods))
-    await lab.cluster.change(WORKLOAD_PODS, "orphan", {"metadata": {"labels": {"app": "other"}}})
+    await lab.cluster.change(LAB_PODS, "orphan", {"metadata": {"labels": {"app": "other"}}})
     await lab.until(lambda: len(lab.pods) == 4)
     await lab.until(
         lambda: [pod.metadata.name for pod in lab.pods if not pod.controller] == ["orphan"]
@@ -329,7 +329,7 @@ async def test_pods_of_a_deleted_node_are_replaced(lab: Lab) -> None:
     assert stranded
     # Its kubelet went with the node.
     lab.kubelet.makes_ready = lambda pod: pod.spec.node_name != "n0"
-    ended: dict[str, WorkloadPod] = {}
+    ended: dict[str, LabPod] = {}
     lab.controller.caches.pods.subscribe(
         lambda _, new: ended.update({new.uid: new}) if new and new.has_ended else None
     )
@@ -339,7 +339,7 @@ async def test_pods_of_a_deleted_node_are_replaced(lab: Lab) -> None:
     await lab.until(lambda: is_done(lab, 6))
     assert {pod.spec.node_name for pod in lab.pods}.isdisjoint({"n0"})
     assert ended.keys() == gone
-    conditions = [pod.condition("DisruptionTarget") for pod in ended.values()]
+    conditions = [pod.status.condition("DisruptionTarget") for pod in ended.values()]
     assert {one.reason for one in conditions if one} == {"DeletionByPodGC"}
 
 
@@ -352,7 +352,7 @@ async def test_pods_of_a_node_that_comes_back_stay(lab: Lab) -> None:
     await lab.cluster.add_node("n0", ZONES["n0"])
     # One whose node was never there marks the time at which the others would have gone.
     stray = {"metadata": {"name": "stray"}, "spec": {**template()["spec"], "nodeName": "none"}}
-    await lab.client.create(WORKLOAD_PODS, stray, namespace="default")
+    await lab.client.create(LAB_PODS, stray, namespace="default")
     await lab.until(lambda: any(pod.metadata.name == "stray" for pod in lab.pods))
     await lab.until(lambda: all(pod.metadata.name != "stray" for pod in lab.pods))
     assert {pod.uid for pod in lab.pods} == before
@@ -366,11 +366,11 @@ async def test_pods_wait_for_a_node_and_say_why(lab: Lab) -> None:
     await lab.until(lambda: all(node.spec.unschedulable for node in caches.nodes.all()))
     await lab.client.create(DEPLOYMENTS, manifest(2), namespace="default")
     single = {"metadata": {"name": "single"}, "spec": template()["spec"]}
-    await lab.client.create(WORKLOAD_PODS, single, namespace="default")
+    await lab.client.create(LAB_PODS, single, namespace="default")
     want = "0/6 nodes are available: 6 node(s) were unschedulable."
 
     def reasons() -> list[str]:
-        found = [pod.condition("PodScheduled") for pod in lab.pods]
+        found = [pod.status.condition("PodScheduled") for pod in lab.pods]
         return [one.message for one in found if one is not None]
 
     await lab.until(lambda: reasons() == [want] * 3)
@@ -460,14 +460,14 @@ async def test_pods_wait_for_the_cpu_that_they_request(lab: Lab) -> None:
     )
     await lab.client.create(DEPLOYMENTS, body, namespace="default")
 
-    def waiting() -> list[WorkloadPod]:
-        found = [(pod, pod.condition("PodScheduled")) for pod in lab.pods]
+    def waiting() -> list[LabPod]:
+        found = [(pod, pod.status.condition("PodScheduled")) for pod in lab.pods]
         return [pod for pod, condition in found if condition and condition.status == "False"]
 
     await lab.until(lambda: len(waiting()) == 2 and sum(pod.is_ready for pod in lab.pods) == 6)
     assert Counter(pod.spec.node_name for pod in lab.pods) == {**dict.fromkeys(ZONES, 1), "": 2}
     for pod in waiting():
-        condition = pod.condition("PodScheduled")
+        condition = pod.status.condition("PodScheduled")
         assert condition is not None
         assert (pod.status.phase, condition.reason) == ("Pending", "Unschedulable")
         assert condition.message == "0/6 nodes are available: 6 Insufficient cpu."

@@ -10,7 +10,7 @@ import pytest
 
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import NODES, Kind
-from keepclose.lab.workloads.pods import WORKLOAD_PODS
+from keepclose.lab.pods import LAB_PODS
 from keepclose.lab.workloads.types import DEPLOYMENTS, REPLICA_SETS
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
@@ -46,7 +46,7 @@ async def lab(api: Api, namespace: str) -> AsyncIterator[Lab]:
         async with tending(api.kubeconfig, cluster) as found:
             yield found
         # A real server alone has nobody who would remove what belongs to a Deployment.
-        kinds: tuple[Kind[Any], ...] = (DEPLOYMENTS, REPLICA_SETS, WORKLOAD_PODS)
+        kinds: tuple[Kind[Any], ...] = (DEPLOYMENTS, REPLICA_SETS, LAB_PODS)
         for kind in kinds:
             for one in (await cluster.client.list_all(kind, namespace=namespace)).items:
                 with suppress(NotFound):
@@ -68,11 +68,11 @@ async def test_a_deployment_waits_rolls_and_scales(namespace: str, lab: Lab) -> 
     }
     await lab.client.create(DEPLOYMENTS, body, namespace=namespace)
     single = {"metadata": {"name": "single"}, "spec": template("web:1")["spec"]}
-    await lab.client.create(WORKLOAD_PODS, single, namespace=namespace)
+    await lab.client.create(LAB_PODS, single, namespace=namespace)
     want = "0/3 nodes are available: 3 node(s) were unschedulable."
 
     def reasons() -> list[str]:
-        found = [pod.condition("PodScheduled") for pod in lab.pods]
+        found = [pod.status.condition("PodScheduled") for pod in lab.pods]
         return [one.message for one in found if one is not None]
 
     await lab.until(lambda: reasons() == [want] * 4)

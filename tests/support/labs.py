@@ -29,8 +29,9 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Transport
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.work_queue import WorkQueue
+from keepclose.lab.caches import LabCaches
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.controller import WorkloadController
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.api_server import PATIENCE, Served
 from support.controllers import World, opened
@@ -40,7 +41,7 @@ CLOCK: Final = SystemClock()
 _ONCE: Final = Retries(max_elapsed=0.0)
 
 
-def _always(_pod: WorkloadPod) -> bool:
+def _always(_pod: LabPod) -> bool:
     """Say yes."""
     return True
 
@@ -50,12 +51,12 @@ class StubKubelet:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.pods: Cache[WorkloadPod] = Cache()
-        self._reflector = Reflector(client, WORKLOAD_PODS, self.pods, clock=CLOCK)
+        self.pods: Cache[LabPod] = Cache()
+        self._reflector = Reflector(client, LAB_PODS, self.pods, clock=CLOCK)
         self._queue: WorkQueue[NamespacedName] = WorkQueue(CLOCK, first_delay_s=0.01)
-        self.makes_ready: Callable[[WorkloadPod], bool] = _always
+        self.makes_ready: Callable[[LabPod], bool] = _always
         """Which pods get ready."""
-        self.lets_end: Callable[[WorkloadPod], bool] = _always
+        self.lets_end: Callable[[LabPod], bool] = _always
         """Which pods end when they were asked to."""
         self._addresses = 0
 
@@ -79,14 +80,14 @@ class StubKubelet:
             finally:
                 self._queue.done(key)
 
-    async def _visit(self, pod: WorkloadPod | None) -> None:
+    async def _visit(self, pod: LabPod | None) -> None:
         if pod is None or not pod.spec.node_name:
             return
         meta = pod.metadata
         if pod.is_terminating:
             if self.lets_end(pod):
                 await self._client.delete(
-                    WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
+                    LAB_PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
                 )
             return
         ready = self.makes_ready(pod)
@@ -103,7 +104,7 @@ class StubKubelet:
         if pod.status.phase != "Running":
             status |= {"podIP": address, "podIPs": [{"ip": address}]}
         await self._client.patch(
-            WORKLOAD_PODS,
+            LAB_PODS,
             meta.name,
             {"status": status},
             namespace=meta.namespace,
@@ -125,7 +126,7 @@ class Lab:
         """What the controller writes through."""
 
     @property
-    def pods(self) -> list[WorkloadPod]:
+    def pods(self) -> list[LabPod]:
         """The pods that are there, as the controller sees them, by name."""
         found = self.controller.caches.pods.all()
         return sorted(found, key=lambda pod: pod.metadata.name)
@@ -146,9 +147,11 @@ async def tending(kubeconfig: Path, cluster: World) -> AsyncIterator[Lab]:
     transport: Transport = AioTransport(settings.server, credentials=credentials, clock=CLOCK)
     wire = Wire(transport)
     async with Client(wire, clock=CLOCK, retries=_ONCE) as client:
-        controller = WorkloadController(client, clock=CLOCK)
+        caches = LabCaches()
+        controller = WorkloadController(client, caches, clock=CLOCK)
         kubelet = StubKubelet(cluster.client)
-        tasks = [asyncio.create_task(controller.run()), asyncio.create_task(kubelet.run())]
+        parts = (caches.run(client, clock=CLOCK), controller.run(), kubelet.run())
+        tasks = [asyncio.create_task(part) for part in parts]
         try:
             async with asyncio.timeout(PATIENCE):
                 await controller.synced.wait()

@@ -14,10 +14,12 @@ from keepclose.kube.connection import make_credentials
 from keepclose.kube.requests import EVENTS
 from keepclose.kube.transport.aiohttp_transport import AioTransport
 from keepclose.kube.transport.retries import Retries
+from keepclose.lab.caches import LabCaches
 from keepclose.lab.kubelet.kubelets import Kubelets
 from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodNetwork
-from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.model.meta import NamespacedName
+from keepclose.runtime.program import run_parts
 from keepclose.testing.api_server import PATIENCE, Served
 from support.controllers import CLOCK, World, world
 from support.wires import Wire, written
@@ -41,17 +43,17 @@ class KubeletBed:
             "metadata": {"name": name, "labels": {"app": "web"}},
             "spec": {"nodeName": node, "containers": [container], **spec},
         }
-        await self.client.create(KUBELET_PODS, body, namespace="default")
+        await self.client.create(LAB_PODS, body, namespace="default")
 
     async def delete(self, name: str = "web", grace: int | None = None) -> None:
         """Ask a pod to end."""
-        await self.client.delete(KUBELET_PODS, name, namespace="default", grace_period=grace)
+        await self.client.delete(LAB_PODS, name, namespace="default", grace_period=grace)
 
-    def pod(self, name: str = "web") -> KubeletPod | None:
+    def pod(self, name: str = "web") -> LabPod | None:
         """Return a pod as the kubelets see it."""
-        return self.kubelets.pods.get(NamespacedName("default", name))
+        return self.kubelets.caches.pods.get(NamespacedName("default", name))
 
-    async def until(self, is_so: Callable[[KubeletPod], bool], name: str = "web") -> KubeletPod:
+    async def until(self, is_so: Callable[[LabPod], bool], name: str = "web") -> LabPod:
         """Return the pod when it is so."""
         async with asyncio.timeout(PATIENCE):
             # NB: only the cache tells, and it has handlers and no events.
@@ -59,7 +61,7 @@ class KubeletBed:
                 await asyncio.sleep(0.005)
         return pod
 
-    async def until_ready(self, name: str = "web") -> KubeletPod:
+    async def until_ready(self, name: str = "web") -> LabPod:
         """Return the pod when it is ready."""
         return await self.until(is_ready, name)
 
@@ -80,9 +82,9 @@ class KubeletBed:
         """Return when the kubelets have seen all and have nothing to do before time moves."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                page = await self.client.list_all(KUBELET_PODS)
+                page = await self.client.list_all(LAB_PODS)
                 there = {one.key: one.metadata.resource_version for one in page.items}
-                cached = self.kubelets.pods.snapshot().items()
+                cached = self.kubelets.caches.pods.snapshot().items()
                 here = {key: one.metadata.resource_version for key, one in cached}
                 if there == here and self.kubelets.is_idle:
                     return
@@ -107,12 +109,12 @@ class KubeletBed:
         return [one["status"] for one in patches]
 
 
-def is_ready(pod: KubeletPod) -> bool:
+def is_ready(pod: LabPod) -> bool:
     """Return whether a pod reports that it is ready."""
     return status_of(pod, "Ready") == "True"
 
 
-def status_of(pod: KubeletPod, condition: str) -> str:
+def status_of(pod: LabPod, condition: str) -> str:
     """Return the status of a condition, "" when it is not there."""
     found = pod.status.condition(condition)
     return found.status if found else ""
@@ -132,8 +134,11 @@ async def kubelets_of(
     wire = Wire(AioTransport(settings.server, credentials=credentials, clock=CLOCK))
     retries = Retries(max_elapsed=0.0)
     async with world(api) as cluster, Client(wire, clock=CLOCK, retries=retries) as client:
-        kubelets = Kubelets(client, network or AddressesOnly(nodes), clock=clock, nodes=nodes)
-        task = asyncio.create_task(kubelets.run())
+        caches = LabCaches()
+        network = network or AddressesOnly(nodes)
+        kubelets = Kubelets(client, network, caches, clock=clock, nodes=nodes)
+        parts = (caches.run(client, clock=clock), kubelets.run())
+        task = asyncio.create_task(run_parts(parts))
         try:
             async with asyncio.timeout(PATIENCE):
                 await kubelets.synced.wait()

@@ -49,7 +49,7 @@ async def handle_places(
     for name, node in underlay.nodes.items():
         fds[name] = node.namespace.fd
         fds[f"client/{name}"] = node.client.namespace.fd
-    for key in lab.kubelets.pods:
+    for key in lab.kubelets.caches.pods:
         place = lab.kubelets.place_of(key)
         if place is not None and place.namespace is not None:
             fds[str(key)] = place.namespace.fd

@@ -20,7 +20,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.errors import ApiError, KubeError, NotFound
 from keepclose.kube.requests import ENDPOINT_SLICES, NAMESPACES, SERVICES, Kind
 from keepclose.lab.access import LabView
-from keepclose.lab.kubelet.pod_specs import KUBELET_PODS
+from keepclose.lab.pods import LAB_PODS
 from keepclose.lab.traffic.failure_causes import explain_unready, is_ready
 from keepclose.lab.workloads.constraints import NodeLabelSelector
 from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, ready_count
@@ -225,7 +225,7 @@ async def _explain(client: Client, kind: Kind[JsonObject], namespace: str, name:
     """Return how many pods of a workload are ready, and why the others are not."""
     try:
         workload = await client.get(kind, name, namespace=namespace)
-        pods = (await client.list_all(KUBELET_PODS, namespace=namespace)).items
+        pods = (await client.list_all(LAB_PODS, namespace=namespace)).items
     except KubeError as error:
         return f"its state is unknown: {error}"
     selector = msgspec.convert(workload["spec"].get("selector") or {}, NodeLabelSelector)

@@ -24,6 +24,7 @@ from keepclose.kube.connection import connect
 from keepclose.kube.requests import SERVICES
 from keepclose.kube.transport.retries import Retries
 from keepclose.lab.access import LabView
+from keepclose.lab.caches import LabCaches
 from keepclose.lab.cluster.control import ControlServer
 from keepclose.lab.cluster.data_dir import ClusterDirectory, ClusterState
 from keepclose.lab.cluster.fork_server import ForkServer
@@ -154,11 +155,13 @@ class Supervisor:
             self._connect(self._settings.home.lab_kubeconfig)
         )
         network = self._pod_network(underlay)
+        caches = LabCaches()
         kubelets = Kubelets(
-            client, network, clock=self._clock, nodes=tuple(self._settings.layout.nodes)
+            client, network, caches, clock=self._clock, nodes=tuple(self._settings.layout.nodes)
         )
-        workloads = WorkloadController(client, clock=self._clock)
+        workloads = WorkloadController(client, caches, clock=self._clock)
         self._stack.push_async_callback(self._parts.stop)
+        self._parts.start(caches.run(client, clock=self._clock))
         self._parts.start(kubelets.run())
         self._parts.start(workloads.run())
         await self._parts.until(kubelets.synced.wait())

@@ -38,7 +38,7 @@ from keepclose.lab.faults.node_states import (
     wait_gone,
 )
 from keepclose.lab.faults.node_status import LIFECYCLE_NODES, LifecycleNode
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.model.json_values import JsonObject
 from keepclose.system.threads import finish_in_thread, finish_task
 
@@ -341,10 +341,10 @@ class FaultInjector:
         await asyncio.gather(*(self._mark_unready(pod, time) for pod in ready))
         return [str(pod.key) for pod in ready]
 
-    async def _mark_unready(self, pod: WorkloadPod, time: str) -> None:
+    async def _mark_unready(self, pod: LabPod, time: str) -> None:
         with suppress(NotFound, Conflict):
             await self._lab.client.patch(
-                WORKLOAD_PODS,
+                LAB_PODS,
                 pod.metadata.name,
                 node_status.pod_unready_patch(pod.uid, time=time),
                 namespace=pod.metadata.namespace,
@@ -382,9 +382,9 @@ class FaultInjector:
         page = await self._lab.client.list_all(LIFECYCLE_NODES)
         return sorted(page.items, key=lambda node: node.name)
 
-    async def _pods(self) -> list[WorkloadPod]:
-        return (await self._lab.client.list_all(WORKLOAD_PODS)).items
+    async def _pods(self) -> list[LabPod]:
+        return (await self._lab.client.list_all(LAB_PODS)).items
 
 
-def _names(pods: Iterable[WorkloadPod]) -> str:
+def _names(pods: Iterable[LabPod]) -> str:
     return ", ".join(str(pod.key) for pod in pods)

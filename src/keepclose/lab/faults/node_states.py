@@ -24,7 +24,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, Expired, NotFound, TransportError
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_status import LifecycleNode
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
+from keepclose.lab.pods import LAB_PODS, LabPod
 
 OK: Final = "ok"
 _FAILED: Final = "failed"
@@ -70,7 +70,7 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
 
 def describe_nodes(
     nodes: Iterable[LifecycleNode],
-    pods: Iterable[WorkloadPod],
+    pods: Iterable[LabPod],
     *,
     failed: Collection[str],
     partitioned: Collection[str],
@@ -129,15 +129,15 @@ def find_nodes(
 class DrainedPods(NamedTuple):
     """The pods of a node, by what a drain does with them."""
 
-    going: list[WorkloadPod]
+    going: list[LabPod]
     """Deleted, or deleted already and waited for."""
-    staying: list[WorkloadPod]
+    staying: list[LabPod]
     """Pods of DaemonSets, and mirror pods."""
-    unmanaged: list[WorkloadPod]
+    unmanaged: list[LabPod]
     """Pods that no controller would replace."""
 
 
-def sort_pods(pods: Iterable[WorkloadPod], node: str) -> DrainedPods:
+def sort_pods(pods: Iterable[LabPod], node: str) -> DrainedPods:
     """Return what a drain of the node does with its pods; pods of other nodes are ignored."""
     drained = DrainedPods([], [], [])
     for pod in sorted(pods, key=lambda pod: pod.key):
@@ -157,26 +157,26 @@ def sort_pods(pods: Iterable[WorkloadPod], node: str) -> DrainedPods:
     return drained
 
 
-async def delete_pods(client: Client, pods: Iterable[WorkloadPod]) -> None:
+async def delete_pods(client: Client, pods: Iterable[LabPod]) -> None:
     """Delete the pods at once, each with its own grace period."""
 
-    async def delete(pod: WorkloadPod) -> None:
+    async def delete(pod: LabPod) -> None:
         meta = pod.metadata
         # It may be gone, perhaps with another pod of its name.
         with suppress(NotFound, Conflict):
-            await client.delete(WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
+            await client.delete(LAB_PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
 
     await asyncio.gather(*(delete(pod) for pod in pods if not pod.is_terminating))
 
 
 async def wait_gone(
     client: Client,
-    pods: Iterable[WorkloadPod],
+    pods: Iterable[LabPod],
     *,
     clock: Clock,
     timeout_s: float,
-    on_gone: Callable[[WorkloadPod], None],
-) -> list[WorkloadPod]:
+    on_gone: Callable[[LabPod], None],
+) -> list[LabPod]:
     """Wait until the pods are gone or the time is up; return those that still exist."""
     left = {pod.uid: pod for pod in pods}
 
@@ -187,7 +187,7 @@ async def wait_gone(
 
     async def follow() -> None:
         while left:
-            page = await client.list_all(WORKLOAD_PODS)
+            page = await client.list_all(LAB_PODS)
             there = {pod.uid for pod in page.items}
             for uid in tuple(left):
                 if uid not in there:
@@ -196,7 +196,7 @@ async def wait_gone(
                 return
             try:
                 async with client.watch(
-                    WORKLOAD_PODS, resource_version=page.resource_version, timeout_seconds=_WATCH_S
+                    LAB_PODS, resource_version=page.resource_version, timeout_seconds=_WATCH_S
                 ) as events:
                     async for event in events:
                         if event.type == "DELETED" and event.object is not None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from keepclose.lab.kubelet.pod_specs import ContainerSpec
+from keepclose.lab.pods import ContainerSpec
 
 MODE_VARIABLE: Final = "KEEPCLOSE_MODE"
 SECONDS_VARIABLE: Final = "KEEPCLOSE_SECONDS"

@@ -23,7 +23,7 @@ from keepclose.lab.kubelet.container_modes import (
     mode_of,
     seconds_until_ready,
 )
-from keepclose.lab.kubelet.pod_specs import (
+from keepclose.lab.pods import (
     ContainerSpec,
     ContainerState,
     ContainerStatus,

@@ -13,28 +13,26 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
-from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.event_recorder import EventRecorder
-from keepclose.kube.requests import NODES, PatchType
-from keepclose.kube.watch.reflector import Reflector
+from keepclose.kube.requests import PatchType
 from keepclose.kube.work_queue import WorkQueue
+from keepclose.lab.caches import LabCaches
 from keepclose.lab.kubelet.container_modes import ContainerMode, mode_of, ports_of
 from keepclose.lab.kubelet.container_runtime import Moment
 from keepclose.lab.kubelet.pod_networks import PodNetwork, PodPlace
 from keepclose.lab.kubelet.pod_runtime import ContainerEvent, PodInstance
 from keepclose.lab.kubelet.pod_servers import PodReplies, open_listener
-from keepclose.lab.kubelet.pod_specs import KUBELET_PODS, KubeletPod
 from keepclose.lab.kubelet.pod_status import status_patch
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.node_fit import TOO_MANY_PODS, resource_refusals
 from keepclose.model.meta import NamespacedName
-from keepclose.model.workload import Node
 from keepclose.runtime.program import run_parts
 from keepclose.runtime.workers import Workers
 from keepclose.system.namespaces import NetworkError
@@ -49,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Kubelets:
-    """The kubelets of the nodes; run it once.
+    """The kubelets of the nodes; run it once, beside the caches.
 
     The client must not retry requests by itself: the queue decides on delays.
     """
@@ -58,6 +56,7 @@ class Kubelets:
         self,
         client: Client,
         network: PodNetwork,
+        caches: LabCaches,
         *,
         clock: Clock,
         nodes: Sequence[str],
@@ -76,18 +75,13 @@ class Kubelets:
         # The UIDs of pods that were deleted here while the cache still has them.
         self._deleted: dict[NamespacedName, str] = {}
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
-        self.pods: Cache[KubeletPod] = Cache()
-        self.nodes: Cache[Node] = Cache()
-        self._reflectors: tuple[Reflector[Any], ...] = (
-            Reflector(client, NODES, self.nodes, clock=clock),
-            Reflector(client, KUBELET_PODS, self.pods, clock=clock),
-        )
+        self.caches = caches
         self.queue: WorkQueue[NamespacedName] = WorkQueue(
             clock, first_delay_s=_FIRST_RETRY_S, cap_delay_s=_LAST_RETRY_S
         )
-        self.pods.subscribe(self._on_pod)
+        caches.pods.subscribe(self._on_pod)
         self.synced = asyncio.Event()
-        """Set once all caches have synced and pods are worked on."""
+        """Set once the caches have synced and pods are worked on."""
 
     @property
     def is_idle(self) -> bool:
@@ -96,7 +90,7 @@ class Kubelets:
 
     def zone_of(self, node: str) -> str:
         """Return the zone that the node's label names now, "" for none."""
-        cached = self.nodes.get(NamespacedName("", node))
+        cached = self.caches.nodes.get(NamespacedName("", node))
         return cached.zone if cached is not None else ""
 
     def place_of(self, key: NamespacedName) -> PodPlace | None:
@@ -111,7 +105,11 @@ class Kubelets:
     def recover(self, node: str) -> None:
         """Let a node's kubelet work again, and requeue all its pods."""
         self._failed.discard(node)
-        for key in (*self._instances, *self.pods, *(instance.key for instance in self._lost)):
+        for key in (
+            *self._instances,
+            *self.caches.pods,
+            *(instance.key for instance in self._lost),
+        ):
             self.queue.add(key)
 
     async def run(self) -> None:
@@ -120,29 +118,27 @@ class Kubelets:
         Nothing is reported at the end: in the API the pods run on, and the next process starts them
         again.
         """
-        reflectors = [reflector.run() for reflector in self._reflectors]
         try:
-            await run_parts((*reflectors, self._recorder.run(), self._work()))
+            await run_parts((self._recorder.run(), self._work()))
         finally:
             for instance in (*self._instances.values(), *self._lost):
                 instance.close()
 
-    def _on_pod(self, old: KubeletPod | None, new: KubeletPod | None) -> None:
+    def _on_pod(self, old: LabPod | None, new: LabPod | None) -> None:
         for pod in (old, new):
             if pod is not None and pod.spec.node_name in self._own:
                 self.queue.add(pod.key)
                 return
 
     async def _work(self) -> None:
-        for reflector in self._reflectors:
-            await reflector.synced.wait()
+        await self.caches.synced.wait()
         self.synced.set()
         # NB: no limit of workers, because most of them wait for the network together.
         await Workers(self.queue, self._sync, clock=self._clock).run()
 
     async def _sync(self, key: NamespacedName) -> float | None:
         """Bring a pod to its desired state; return the seconds until a change is due."""
-        instance, pod = self._instances.get(key), self.pods.get(key)
+        instance, pod = self._instances.get(key), self.caches.pods.get(key)
         if pod is None or pod.uid != self._deleted.get(key):
             self._deleted.pop(key, None)
         if instance is not None and (pod is None or pod.uid != instance.uid):
@@ -172,7 +168,7 @@ class Kubelets:
         await self._report(pod, instance)
         return instance.due_in(self._now())
 
-    async def _start(self, pod: KubeletPod, instance: PodInstance) -> None:
+    async def _start(self, pod: LabPod, instance: PodInstance) -> None:
         """Give a pod its addresses and open its listener."""
         spec = pod.spec
         replies = PodReplies(
@@ -198,7 +194,7 @@ class Kubelets:
             return
         self._record_events(pod, instance.start(place, listener, self._now()))
 
-    async def _end(self, pod: KubeletPod, instance: PodInstance | None) -> float | None:
+    async def _end(self, pod: LabPod, instance: PodInstance | None) -> float | None:
         """Let a pod serve until its grace period ends, then delete it; return when that is due."""
         if instance is not None and instance.place is not None:
             now = self._now()
@@ -232,13 +228,13 @@ class Kubelets:
         del self._instances[instance.key]
         self._on_node[instance.node] -= 1
 
-    def _rejection(self, pod: KubeletPod) -> str:
+    def _rejection(self, pod: LabPod) -> str:
         """Return why a full node rejects the pod, "" if the pod fits.
 
         This concerns pods that name their node: the scheduler counts the same capacity.
         """
         name = pod.spec.node_name
-        node = self.nodes.get(NamespacedName("", name))
+        node = self.caches.nodes.get(NamespacedName("", name))
         used = self._on_node[name]
         if node is None or TOO_MANY_PODS not in resource_refusals({}, node, used={}, pods=used):
             return ""
@@ -248,7 +244,7 @@ class Kubelets:
             f"used: {used}, capacity: {capacity}"
         )
 
-    async def _reject(self, pod: KubeletPod, message: str) -> None:
+    async def _reject(self, pod: LabPod, message: str) -> None:
         """Report that a pod failed before it started, as a kubelet does."""
         self._recorder.record(pod.reference(), "Warning", OUT_OF_PODS, message)
         meta = pod.metadata
@@ -256,7 +252,7 @@ class Kubelets:
         async with self._slots:
             with suppress(NotFound):
                 await self._client.patch(
-                    KUBELET_PODS,
+                    LAB_PODS,
                     meta.name,
                     {"metadata": {"uid": meta.uid}, "status": status},
                     namespace=meta.namespace,
@@ -264,7 +260,7 @@ class Kubelets:
                     subresource="status",
                 )
 
-    async def _report(self, pod: KubeletPod, instance: PodInstance) -> None:
+    async def _report(self, pod: LabPod, instance: PodInstance) -> None:
         """Write the status of a pod if it has changed."""
         stored = instance.record_stored(pod)
         patch = status_patch(stored.status, instance.status(stored, self._now()))
@@ -274,7 +270,7 @@ class Kubelets:
         async with self._slots:
             try:
                 answer = await self._client.patch(
-                    KUBELET_PODS,
+                    LAB_PODS,
                     meta.name,
                     {"metadata": {"uid": meta.uid}, "status": patch},
                     namespace=meta.namespace,
@@ -285,7 +281,7 @@ class Kubelets:
                 return
         instance.record_stored(answer)
 
-    async def _delete(self, pod: KubeletPod) -> None:
+    async def _delete(self, pod: LabPod) -> None:
         """Delete a pod once: the cache may have it for a while, and with finalizers for longer."""
         meta = pod.metadata
         if self._deleted.get(pod.key) == meta.uid:
@@ -293,7 +289,7 @@ class Kubelets:
         async with self._slots:
             with suppress(NotFound, Conflict):
                 await self._client.delete(
-                    KUBELET_PODS,
+                    LAB_PODS,
                     meta.name,
                     namespace=meta.namespace,
                     uid=meta.uid,
@@ -302,7 +298,7 @@ class Kubelets:
                 # NB: not after a conflict: the server may ask for another attempt.
                 self._deleted[pod.key] = meta.uid
 
-    def _record_events(self, pod: KubeletPod, events: Iterable[ContainerEvent]) -> None:
+    def _record_events(self, pod: LabPod, events: Iterable[ContainerEvent]) -> None:
         for event in events:
             reference = pod.reference(event.container)
             self._recorder.record(reference, event.severity, event.reason, event.message)

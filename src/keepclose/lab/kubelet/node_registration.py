@@ -29,7 +29,7 @@ from keepclose.lab.faults.node_status import (
     untaint_patch,
 )
 from keepclose.lab.network.addresses import NodeNumbering
-from keepclose.lab.workloads.pods import WORKLOAD_PODS
+from keepclose.lab.pods import LAB_PODS
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.well_known import REGION_LABEL, ZONE_LABEL
@@ -90,10 +90,10 @@ async def _remove_old(client: Client, desired: set[str]) -> None:
     there = desired | {node.metadata.name for node in nodes} - {meta.name for meta in old}
     pods = [
         pod.metadata
-        for pod in (await client.list_all(WORKLOAD_PODS)).items
+        for pod in (await client.list_all(LAB_PODS)).items
         if pod.spec.node_name and pod.spec.node_name not in there
     ]
-    await _do_all(_delete(client, WORKLOAD_PODS, meta) for meta in pods)
+    await _do_all(_delete(client, LAB_PODS, meta) for meta in pods)
 
 
 async def _delete(client: Client, kind: Kind[Any], meta: ObjectMeta) -> None:

@@ -21,6 +21,7 @@ from keepclose.kube.requests import NAMESPACES, SERVICES, Kind
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_states import delete_pods
 from keepclose.lab.faults.node_status import LIFECYCLE_NODES, cordon_patch, uncordon_patch
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.slo.figures import (
     EVERYWHERE,
     MEASUREMENT_LABEL,
@@ -30,7 +31,7 @@ from keepclose.lab.slo.figures import (
     make_service,
     restart_patch,
 )
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod, name_pod
+from keepclose.lab.workloads.pods import name_pod
 from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, ready_count
 from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
@@ -137,9 +138,9 @@ class SloNamespace:
             self._cordoned.add(node)
             await self._client.patch(LIFECYCLE_NODES, node, patch)
 
-    async def _pods(self, workload: str) -> list[WorkloadPod]:
+    async def _pods(self, workload: str) -> list[LabPod]:
         page = await self._client.list_all(
-            WORKLOAD_PODS, namespace=self.namespace, label_selector=f"app={workload}"
+            LAB_PODS, namespace=self.namespace, label_selector=f"app={workload}"
         )
         return [pod for pod in page.items if not pod.is_terminating]
 

@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import UNSET
 
 from keepclose.lab.kubelet.container_modes import NO_IMAGE, ports_of
-from keepclose.lab.kubelet.pod_specs import ContainerStatus, KubeletPod
+from keepclose.lab.pods import ContainerStatus, LabPod
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service, ServicePort
-from keepclose.model.workload import Pod
 from keepclose.routing.hint_facts import count_ready
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.reasons import ReasonCode
@@ -36,13 +35,12 @@ _IGNORED: Final = (
 )
 
 
-def is_ready(pod: KubeletPod) -> bool:
+def is_ready(pod: LabPod) -> bool:
     """Return whether a pod is ready to serve."""
-    ready = pod.status.condition("Ready")
-    return ready is not None and ready.status == "True" and not pod.is_terminating
+    return pod.is_ready and not pod.is_terminating
 
 
-def explain_unready(pods: Iterable[KubeletPod]) -> str:
+def explain_unready(pods: Iterable[LabPod]) -> str:
     """Return why pods are not ready, the most frequent reason first; "" if all are."""
     reasons = Counter(explain_pod(pod) for pod in pods if not is_ready(pod))
     shown = reasons.most_common(_SHOWN)
@@ -52,7 +50,7 @@ def explain_unready(pods: Iterable[KubeletPod]) -> str:
     return ", ".join(words)
 
 
-def explain_pod(pod: KubeletPod) -> str:
+def explain_pod(pod: LabPod) -> str:
     """Return why a pod is not ready."""
     if pod.is_terminating:
         return "terminating"
@@ -71,25 +69,18 @@ def explain_pod(pod: KubeletPod) -> str:
     return ready.message or ready.reason if ready is not None else "not started yet"
 
 
-class PodView(NamedTuple):
-    """A pod, as the EndpointSlice controller and as its kubelet see it."""
-
-    pod: Pod
-    kubelet_pod: KubeletPod
-
-
-def find_causes(service: Service, port: ServicePort, pods: Iterable[PodView]) -> list[str]:
+def find_causes(service: Service, port: ServicePort, pods: Iterable[LabPod]) -> list[str]:
     """Return why a Service's port is not answered, as far as its pods show; [] if they do not.
 
     The pods are those of the Service's namespace.
     """
-    living = [pod for pod in pods if not pod.kubelet_pod.has_ended]
+    living = [pod for pod in pods if not pod.has_ended]
     selector = service.spec.selector
     if not selector:
         return [
             "the Service has no selector, so its endpoints are those of manually created slices"
         ]
-    own = [pod for pod in living if matches(selector, pod.pod.metadata.labels)]
+    own = [pod for pod in living if matches(selector, pod.metadata.labels)]
     if not own:
         return [_no_match(service, selector, living)]
     causes = [_wrong_name(port, own), _wrong_number(port, own), _unready(own)]
@@ -130,27 +121,27 @@ def _explain_container(container: ContainerStatus) -> str:
     return f"running but not ready (container {container.name})"
 
 
-def _no_match(service: Service, selector: dict[str, str], pods: Sequence[PodView]) -> str:
+def _no_match(service: Service, selector: dict[str, str], pods: Sequence[LabPod]) -> str:
     shown = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
     text = f"no pod in namespace {service.metadata.namespace} matches the selector {shown}"
     for key, value in sorted(selector.items()):
-        there = sorted({pod.pod.metadata.labels.get(key, "") for pod in pods} - {""})
+        there = sorted({pod.metadata.labels.get(key, "") for pod in pods} - {""})
         near = get_close_matches(value, there, n=1)
         if near and near[0] != value:
             return f"{text}; there are pods with {key}={near[0]}"
     return text
 
 
-def _wrong_name(port: ServicePort, pods: Sequence[PodView]) -> str:
+def _wrong_name(port: ServicePort, pods: Sequence[LabPod]) -> str:
     """Return that no pod has the name of a target port, "" if one has."""
     if not isinstance(port.target_port, str):
         return ""
-    if any(find_port(port, pod.pod) is not None for pod in pods):
+    if any(find_port(port, pod) is not None for pod in pods):
         return ""
     named = {
         f"{named_port.name} ({named_port.container_port}/{named_port.protocol})"
         for pod in pods
-        for container in pod.pod.spec.containers
+        for container in pod.spec.containers
         for named_port in container.ports
         if named_port.name
     }
@@ -161,13 +152,13 @@ def _wrong_name(port: ServicePort, pods: Sequence[PodView]) -> str:
     )
 
 
-def _wrong_number(port: ServicePort, pods: Sequence[PodView]) -> str:
+def _wrong_number(port: ServicePort, pods: Sequence[LabPod]) -> str:
     """Return that no pod listens at the target port, "" if one does or none has such a port."""
-    numbers = {number for pod in pods if (number := find_port(port, pod.pod)) is not None}
+    numbers = {number for pod in pods if (number := find_port(port, pod)) is not None}
     listening = {
         (open_port.number, open_port.protocol)
         for pod in pods
-        for open_port in ports_of(pod.kubelet_pod.spec.lasting).ports
+        for open_port in ports_of(pod.spec.lasting).ports
     }
     if not numbers or not listening:
         return ""
@@ -181,12 +172,11 @@ def _wrong_number(port: ServicePort, pods: Sequence[PodView]) -> str:
     )
 
 
-def _unready(pods: Sequence[PodView]) -> str:
-    views = [pod.kubelet_pod for pod in pods]
-    if any(is_ready(view) for view in views):
+def _unready(pods: Sequence[LabPod]) -> str:
+    if any(is_ready(pod) for pod in pods):
         return ""
-    return f"none of {_count(pods)} is ready: {explain_unready(views)}"
+    return f"none of {_count(pods)} is ready: {explain_unready(pods)}"
 
 
-def _count(pods: Sequence[PodView]) -> str:
+def _count(pods: Sequence[LabPod]) -> str:
     return "the only matching pod" if len(pods) == 1 else f"the {len(pods)} matching pods"

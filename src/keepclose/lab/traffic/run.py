@@ -19,7 +19,7 @@ from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.lab.access import LabRefusal, LabView
-from keepclose.lab.kubelet.pod_specs import KUBELET_PODS
+from keepclose.lab.pods import LAB_PODS
 from keepclose.lab.traffic.answers import ConnectionResult
 from keepclose.lab.traffic.connections import connect_all
 from keepclose.lab.traffic.expected_shares import (
@@ -30,7 +30,6 @@ from keepclose.lab.traffic.expected_shares import (
     name_endpoints,
 )
 from keepclose.lab.traffic.failure_causes import (
-    PodView,
     explain_ignored_fields,
     explain_missing_hints,
     find_causes,
@@ -224,17 +223,11 @@ async def _find_causes(lab: LabView, target: TrafficTarget) -> list[str]:
     """Return what is wrong with the Service or its pods and may cause failures."""
     service = target.service
     namespace = service.metadata.namespace
-    pods = {pod.key: pod for pod in (await lab.client.list_all(PODS, namespace=namespace)).items}
-    listed = (await lab.client.list_all(KUBELET_PODS, namespace=namespace)).items
-    views = [
-        PodView(pods[kubelet_pod.key], kubelet_pod)
-        for kubelet_pod in listed
-        if kubelet_pod.key in pods
-    ]
+    pods = (await lab.client.list_all(LAB_PODS, namespace=namespace)).items
     requested = (target.port.name, target.port.protocol)
     for port in service.spec.ports:
         if ((port.name or ""), port.protocol) == requested:
-            return find_causes(service, port, views)
+            return find_causes(service, port, pods)
     return []
 
 

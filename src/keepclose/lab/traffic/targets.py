@@ -23,8 +23,8 @@ from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import SERVICES
 from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.network.underlay import Underlay
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.traffic.connections import ConnectionSource, Inside
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName, find_similar_names
@@ -314,7 +314,7 @@ async def _find_places(
     return [_Place(name, name, pod.spec.node_name, namespace)]
 
 
-async def _find_pod(lab: LabView, text: str, *, namespace: str) -> WorkloadPod | None:
+async def _find_pod(lab: LabView, text: str, *, namespace: str) -> LabPod | None:
     """Return a pod by "namespace/name", or by a name in the Service's namespace or in default."""
     space, slash, name = text.partition("/")
     keys = [NamespacedName(space, name)] if slash else [NamespacedName(namespace, text)]
@@ -324,7 +324,7 @@ async def _find_pod(lab: LabView, text: str, *, namespace: str) -> WorkloadPod |
         if not key.name or not key.namespace or "/" in key.name or key.name in (".", ".."):
             continue
         try:
-            return await lab.client.get(WORKLOAD_PODS, key.name, namespace=key.namespace)
+            return await lab.client.get(LAB_PODS, key.name, namespace=key.namespace)
         except NotFound:
             continue
     return None

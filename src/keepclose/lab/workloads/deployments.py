@@ -21,11 +21,11 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
 from keepclose.kube.event_recorder import EventRecorder
+from keepclose.lab.caches import LabCaches
+from keepclose.lab.pods import LabPod
 from keepclose.lab.workloads import deployment_status
-from keepclose.lab.workloads.caches import WorkloadCaches
 from keepclose.lab.workloads.expectations import UNCERTAIN_S, Watermarks, settle_claims, sort_claims
 from keepclose.lab.workloads.pod_writes import patch_status
-from keepclose.lab.workloads.pods import WorkloadPod, workload_owner_of
 from keepclose.lab.workloads.rolling_update import (
     DESIRED_REPLICAS,
     MAX_REPLICAS,
@@ -50,6 +50,7 @@ from keepclose.lab.workloads.types import (
     DeploymentStatus,
     ReplicaSet,
     reference_to,
+    workload_owner_of,
 )
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
@@ -78,7 +79,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True):
 def plan_deployment(
     deployment: Deployment,
     replica_sets: Sequence[ReplicaSet],
-    pods: Sequence[WorkloadPod],
+    pods: Sequence[LabPod],
     *,
     now: float,
 ) -> DeploymentPlan:
@@ -132,7 +133,7 @@ class DeploymentSync:
     """Carries out the plans of Deployments."""
 
     def __init__(
-        self, client: Client, caches: WorkloadCaches, *, clock: Clock, recorder: EventRecorder
+        self, client: Client, caches: LabCaches, *, clock: Clock, recorder: EventRecorder
     ) -> None:
         self._client, self._caches = client, caches
         self._clock, self._recorder = clock, recorder
@@ -336,7 +337,7 @@ def _recreate(
     deployment: Deployment,
     plan: DeploymentPlan,
     old: Sequence[ReplicaSet],
-    pods: Sequence[WorkloadPod],
+    pods: Sequence[LabPod],
     *,
     now: float,
 ) -> DeploymentPlan:

@@ -16,14 +16,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from keepclose.lab.pods import ALWAYS, ContainerSpec, HostPort, LabPod, LabPodSpec
 from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE
-from keepclose.lab.workloads.pods import HostPort, PodContainer, WorkloadPod, WorkloadPodSpec
 from keepclose.model.quantities import millis
 from keepclose.model.workload import Node, Taint
 
 TOO_MANY_PODS: Final = "Too many pods"
 _PODS: Final = "pods"
-_ALWAYS: Final = "Always"
 Amounts = Mapping[str, int]
 """By resource, in thousandths."""
 NODE_UNSCHEDULABLE: Final = "node(s) were unschedulable"
@@ -38,7 +37,7 @@ _REPELLING_EFFECTS: Final = (NO_SCHEDULE, NO_EXECUTE)
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - nothing is bound here
 
 
-def pod_requests(spec: WorkloadPodSpec) -> dict[str, int]:
+def pod_requests(spec: LabPodSpec) -> dict[str, int]:
     """Return the requests of a pod by resource, without zeros."""
     running: Counter[str] = Counter()
     for container in spec.containers:
@@ -48,7 +47,7 @@ def pod_requests(spec: WorkloadPodSpec) -> dict[str, int]:
     most: Counter[str] = Counter()
     for container in spec.init_containers:
         own = Counter(_requests(container))
-        if container.restart_policy == _ALWAYS:
+        if container.restart_policy == ALWAYS:
             sidecars.update(own)
             own = Counter(sidecars)
         else:
@@ -77,7 +76,7 @@ def resource_refusals(requests: Amounts, node: Node, *, used: Amounts, pods: int
     return reasons
 
 
-def node_refusal(spec: WorkloadPodSpec, node: Node) -> str:
+def node_refusal(spec: LabPodSpec, node: Node) -> str:
     """Return why the node rejects the pod whatever else runs there, "" if it does not."""
     if node.spec.unschedulable and not _tolerates(spec, _CORDONED):
         return NODE_UNSCHEDULABLE
@@ -90,7 +89,7 @@ def node_refusal(spec: WorkloadPodSpec, node: Node) -> str:
     return ""
 
 
-def port_refusal(spec: WorkloadPodSpec, there: Iterable[WorkloadPod]) -> str:
+def port_refusal(spec: LabPodSpec, there: Iterable[LabPod]) -> str:
     """Return why the host ports of a pod are not free, "" if they are."""
     requested = list(_host_ports(spec))
     if not requested:
@@ -105,12 +104,12 @@ def taints_of(node: Node) -> tuple[Taint, ...]:
     return node.spec.taints if node.is_ready else (*node.spec.taints, _NOT_READY)
 
 
-def has_untolerated_taint(spec: WorkloadPodSpec, node: Node, effects: Iterable[str]) -> bool:
+def has_untolerated_taint(spec: LabPodSpec, node: Node, effects: Iterable[str]) -> bool:
     """Return whether a taint of one of the effects repels the pod."""
     return any(taint.effect in effects and not _tolerates(spec, taint) for taint in taints_of(node))
 
 
-def avoided_taints(spec: WorkloadPodSpec, node: Node) -> int:
+def avoided_taints(spec: LabPodSpec, node: Node) -> int:
     """Return how many untolerated PreferNoSchedule taints the node has."""
     return sum(
         taint.effect == PREFER_NO_SCHEDULE and not _tolerates(spec, taint)
@@ -118,7 +117,7 @@ def avoided_taints(spec: WorkloadPodSpec, node: Node) -> int:
     )
 
 
-def matches_affinity(spec: WorkloadPodSpec, node: Node) -> bool:
+def matches_affinity(spec: LabPodSpec, node: Node) -> bool:
     """Return whether the node has the labels that the pod requires."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in spec.node_selector.items()):
@@ -129,7 +128,7 @@ def matches_affinity(spec: WorkloadPodSpec, node: Node) -> bool:
     return any(term.matches(node) for term in affinity.required.node_selector_terms)
 
 
-def preferred_weight(spec: WorkloadPodSpec, node: Node) -> int:
+def preferred_weight(spec: LabPodSpec, node: Node) -> int:
     """Return the sum of the weights by which the pod prefers the node."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None:
@@ -143,7 +142,7 @@ def preferred_weight(spec: WorkloadPodSpec, node: Node) -> int:
     )
 
 
-def _requests(container: PodContainer) -> dict[str, int]:
+def _requests(container: ContainerSpec) -> dict[str, int]:
     resources = container.resources
     return _amounts({**resources.limits, **resources.requests})
 
@@ -153,11 +152,11 @@ def _amounts(quantities: Mapping[str, str | float]) -> dict[str, int]:
     return {name: max(0, millis(value) or 0) for name, value in quantities.items()}
 
 
-def _tolerates(spec: WorkloadPodSpec, taint: Taint) -> bool:
+def _tolerates(spec: LabPodSpec, taint: Taint) -> bool:
     return any(toleration.tolerates(taint) for toleration in spec.tolerations)
 
 
-def _host_ports(spec: WorkloadPodSpec) -> Iterable[HostPort]:
+def _host_ports(spec: LabPodSpec) -> Iterable[HostPort]:
     return (port for container in spec.containers for port in container.ports if port.host_port)
 
 

@@ -26,9 +26,9 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, Conflict, NotFound, TransportError
 from keepclose.kube.event_recorder import EventRecorder, format_event_time
 from keepclose.kube.requests import PatchType
-from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.caches import LabCaches
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.expectations import UNCERTAIN_S, Expectations
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
 from keepclose.lab.workloads.types import (
     DaemonSet,
     DaemonSetStatus,
@@ -84,7 +84,7 @@ class NewPod(NamedTuple):
     """A pod to create: the body to send, and its decoded form."""
 
     body: JsonObject
-    pod: WorkloadPod
+    pod: LabPod
 
 
 class PodWriter:
@@ -104,7 +104,7 @@ class PodWriter:
             self._expectations.expect_created(owner.metadata.uid, pod.pod)
         await _do_all(pods, lambda new: self._create(owner, new))
 
-    async def delete(self, owner: ReplicaSet | DaemonSet, pods: Sequence[WorkloadPod]) -> None:
+    async def delete(self, owner: ReplicaSet | DaemonSet, pods: Sequence[LabPod]) -> None:
         """Delete the pods with their grace periods; raise the first error after all requests."""
         for pod in pods:
             self._expectations.expect_deleted(owner.metadata.uid, pod)
@@ -113,7 +113,7 @@ class PodWriter:
     async def _create(self, owner: ReplicaSet | DaemonSet, new: NewPod) -> None:
         name = new.pod.metadata.name
         try:
-            await self._client.create(WORKLOAD_PODS, new.body, namespace=owner.metadata.namespace)
+            await self._client.create(LAB_PODS, new.body, namespace=owner.metadata.namespace)
         except TransportError as error:
             self._expectations.forget(new.pod)
             if error.sent:
@@ -126,12 +126,10 @@ class PodWriter:
             raise
         self._record_event(owner, "Normal", "SuccessfulCreate", f"Created pod: {name}")
 
-    async def _delete(self, owner: ReplicaSet | DaemonSet, pod: WorkloadPod) -> None:
+    async def _delete(self, owner: ReplicaSet | DaemonSet, pod: LabPod) -> None:
         meta = pod.metadata
         try:
-            await self._client.delete(
-                WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid
-            )
+            await self._client.delete(LAB_PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
         except (NotFound, Conflict):
             # It is gone, perhaps with another pod of its name.
             self._expectations.forget(pod)
@@ -150,7 +148,7 @@ class PodWriter:
 class PodCollector:
     """Deletes pods that are bound to nodes which do not exist."""
 
-    def __init__(self, client: Client, caches: WorkloadCaches, *, clock: Clock) -> None:
+    def __init__(self, client: Client, caches: LabCaches, *, clock: Clock) -> None:
         self._client, self._caches, self._clock = client, caches, clock
         self._gone_since: dict[NamespacedName, float] = {}
 
@@ -170,7 +168,7 @@ class PodCollector:
         del self._gone_since[node]
         return None
 
-    async def _delete(self, pod: WorkloadPod) -> None:
+    async def _delete(self, pod: LabPod) -> None:
         meta = pod.metadata
         # It may be gone, perhaps with another pod of its name.
         with suppress(NotFound, Conflict):
@@ -178,7 +176,7 @@ class PodCollector:
                 moment = format_event_time(self._clock.now())
                 condition = {**_DISRUPTED, "lastTransitionTime": moment}
                 await self._client.patch(
-                    WORKLOAD_PODS,
+                    LAB_PODS,
                     meta.name,
                     {
                         "metadata": {"uid": meta.uid},
@@ -189,7 +187,7 @@ class PodCollector:
                     subresource="status",
                 )
             await self._client.delete(
-                WORKLOAD_PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
+                LAB_PODS, meta.name, namespace=meta.namespace, uid=meta.uid, grace_period=0
             )
 
 

@@ -1,7 +1,4 @@
-"""Pods as the workload controllers see them, and new pods from the templates of workloads.
-
-The struct holds what scheduling and rollouts read, which is more than routing reads and less than
-the API has: never write a whole pod back.
+"""The pods of workloads: when one is available, which are deleted first, and how one is created.
 
 A new pod gets the template's labels, annotations and whole spec, and a controller reference to its
 workload. Names are generated here and not by the server, so that a request without an answer can be
@@ -15,26 +12,13 @@ from collections.abc import Iterable, Mapping
 from random import Random
 from typing import Any, Final
 
-import msgspec
-
-from keepclose.kube.requests import Kind
-from keepclose.lab.workloads.constraints import (
-    NO_EXECUTE,
-    NO_SCHEDULE,
-    Affinity,
-    SpreadConstraint,
-    Toleration,
-)
+from keepclose.lab.pods import LabPod, LabPodSpec
+from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
 from keepclose.lab.workloads.types import DaemonSet, ReplicaSet, owned_by
 from keepclose.model.decoding import Rejected, convert_as
 from keepclose.model.json_values import JsonObject, parse_int64
-from keepclose.model.meta import ApiStruct, NamespacedName, ObjectMeta, OwnerReference
-from keepclose.model.workload import StatusCondition
 
-DEFAULT_SCHEDULER: Final = "default-scheduler"
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
-_RUNNING: Final = "Running"
-_ENDED: Final = ("Succeeded", "Failed")
 _PHASES: Final = {"Pending": 0, "Unknown": 1, "Running": 2}
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
@@ -52,150 +36,12 @@ _DAEMON_TOLERATIONS: Final = (
 _HOST_TOLERATION: Final = ("network-unavailable", NO_SCHEDULE)
 
 
-class HostPort(ApiStruct, frozen=True):
-    """A port of a container; host port 0 uses none of the node's ports."""
-
-    host_port: int = 0
-    host_ip: str = msgspec.field(default="", name="hostIP")
-    protocol: str = "TCP"
-
-
-class Resources(ApiStruct, frozen=True):
-    """The requests and limits of a container. Quantities stay as written."""
-
-    requests: dict[str, str | int | float] = {}
-    limits: dict[str, str | int | float] = {}
-
-
-class PodContainer(ApiStruct, frozen=True):
-    """A container of a pod."""
-
-    name: str = ""
-    ports: tuple[HostPort, ...] = ()
-    resources: Resources = Resources()
-    restart_policy: str | None = None
-    """Of an init container: Always for a sidecar."""
-
-
-class WorkloadPodSpec(ApiStruct, frozen=True):
-    """The node of a pod, or its scheduling constraints."""
-
-    node_name: str = ""
-    node_selector: dict[str, str] = {}
-    affinity: Affinity | None = None
-    tolerations: tuple[Toleration, ...] = ()
-    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
-    scheduler_name: str = DEFAULT_SCHEDULER
-    scheduling_gates: tuple[dict[str, str], ...] = ()
-    priority: int | None = None
-    host_network: bool = False
-    containers: tuple[PodContainer, ...] = ()
-    init_containers: tuple[PodContainer, ...] = ()
-    overhead: dict[str, str | int | float] = {}
-
-
-class _PodCondition(StatusCondition, frozen=True):
-    """A condition of a pod with its reason."""
-
-    reason: str = ""
-    message: str = ""
-
-
-class _ContainerStatus(ApiStruct, frozen=True):
-    """How often a container was restarted."""
-
-    restart_count: int = 0
-
-
-class WorkloadPodStatus(ApiStruct, frozen=True):
-    """The status of a pod."""
-
-    phase: str = ""
-    conditions: tuple[_PodCondition, ...] = ()
-    container_statuses: tuple[_ContainerStatus, ...] = ()
-
-
-class WorkloadPod(ApiStruct, frozen=True, omit_defaults=False):
-    """A pod as the workload controllers see it."""
-
-    api_version: str = "v1"
-    kind: str = "Pod"
-    metadata: ObjectMeta = ObjectMeta()
-    spec: WorkloadPodSpec = WorkloadPodSpec()
-    status: WorkloadPodStatus = WorkloadPodStatus()
-
-    @property
-    def key(self) -> NamespacedName:
-        """The pod's identity."""
-        return self.metadata.key
-
-    @property
-    def uid(self) -> str:
-        """What distinguishes the pod from a later one of its name."""
-        return self.metadata.uid
-
-    @property
-    def is_terminating(self) -> bool:
-        """Whether the pod is being deleted."""
-        return self.metadata.deletion_timestamp is not None
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether all containers ended for good."""
-        return self.status.phase in _ENDED
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the pod counts as a replica: it has not ended and is not being deleted."""
-        return not self.is_terminating and not self.has_ended
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the pod counts as a replica and no kubelet runs it yet."""
-        return self.is_active and self.status.phase != _RUNNING
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the pod reports Ready; a missing condition means no."""
-        condition = self.condition("Ready")
-        return condition is not None and condition.status == "True"
-
-    @property
-    def controller(self) -> OwnerReference | None:
-        """The owner that controls the pod, None if there is none."""
-        return workload_owner_of(self.metadata)
-
-    @property
-    def awaits_node(self) -> bool:
-        """Whether the pod waits for the scheduler to choose a node."""
-        return (
-            not self.spec.node_name
-            and self.is_active
-            and not self.spec.scheduling_gates
-            and self.spec.scheduler_name == DEFAULT_SCHEDULER
-        )
-
-    def condition(self, type: str) -> _PodCondition | None:  # noqa: A002 - the API's word
-        """Return the condition of that type."""
-        return next(
-            (condition for condition in self.status.conditions if condition.type == type), None
-        )
-
-
-WORKLOAD_PODS: Final = Kind("", "v1", "pods", "Pod", True, WorkloadPod)
-
-
-def workload_owner_of(meta: ObjectMeta) -> OwnerReference | None:
-    """Return the owner that controls an object, None if there is none."""
-    return next((owner for owner in meta.owner_references if owner.controller), None)
-
-
-def available_in(pod: WorkloadPod, *, min_ready_s: int, now: float) -> float | None:
+def available_in(pod: LabPod, *, min_ready_s: int, now: float) -> float | None:
     """Return the seconds until a pod is available: 0 if it is, None if it is not ready.
 
     Without a time in its condition a pod counts as ready since now.
     """
-    ready = pod.condition("Ready")
+    ready = pod.status.condition("Ready")
     if ready is None or ready.status != "True":
         return None
     if min_ready_s <= 0:
@@ -204,7 +50,7 @@ def available_in(pod: WorkloadPod, *, min_ready_s: int, now: float) -> float | N
     return max(0.0, (now if since is None else since) + min_ready_s - now)
 
 
-def is_pod_available(pod: WorkloadPod, *, min_ready_s: int, now: float) -> bool:
+def is_pod_available(pod: LabPod, *, min_ready_s: int, now: float) -> bool:
     """Return whether a pod has been ready for minReadySeconds."""
     return available_in(pod, min_ready_s=min_ready_s, now=now) == 0.0
 
@@ -219,9 +65,7 @@ def seconds_of(timestamp: str | None) -> float | None:
         return None
 
 
-def rank_for_deletion(
-    pods: Iterable[WorkloadPod], related: Iterable[WorkloadPod]
-) -> list[WorkloadPod]:
+def rank_for_deletion(pods: Iterable[LabPod], related: Iterable[LabPod]) -> list[LabPod]:
     """Return the pods in the order in which a ReplicaSet deletes them, as in Kubernetes.
 
     First pods without a node, not running, not ready, then those with a low deletion cost, on nodes
@@ -232,8 +76,8 @@ def rank_for_deletion(
         if pod.is_active:
             crowds[pod.spec.node_name] = crowds.get(pod.spec.node_name, 0) + 1
 
-    def rank(pod: WorkloadPod) -> tuple[object, ...]:
-        ready = pod.condition("Ready")
+    def rank(pod: LabPod) -> tuple[object, ...]:
+        ready = pod.status.condition("Ready")
         ready_since = seconds_of(ready.last_transition_time) if ready else None
         restarts = max(
             (status.restart_count for status in pod.status.container_statuses), default=0
@@ -306,17 +150,17 @@ def daemon_spec(template: JsonObject) -> JsonObject:
     return {**spec, "tolerations": tolerations}
 
 
-def read_pod(pod: JsonObject) -> WorkloadPod | None:
+def read_pod(pod: JsonObject) -> LabPod | None:
     """Return the pod as scheduling sees it, None if it cannot be decoded."""
-    decoded = convert_as(WorkloadPod, pod)
+    decoded = convert_as(LabPod, pod)
     return None if isinstance(decoded, Rejected) else decoded
 
 
-def read_spec(spec: JsonObject) -> WorkloadPodSpec:
+def read_spec(spec: JsonObject) -> LabPodSpec:
     """Return the spec as scheduling sees it; one that cannot be decoded has no constraints."""
     pod = read_pod({"metadata": {"name": "template"}, "spec": spec})
-    return WorkloadPodSpec() if pod is None else pod.spec
+    return LabPodSpec() if pod is None else pod.spec
 
 
-def _deletion_cost(pod: WorkloadPod) -> int:
+def _deletion_cost(pod: LabPod) -> int:
     return parse_int64(pod.metadata.annotations.get(DELETION_COST, "0")) or 0

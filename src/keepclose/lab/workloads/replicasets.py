@@ -25,13 +25,12 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, NotFound
 from keepclose.kube.event_recorder import format_event_time
-from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.caches import LabCaches
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.deployment_status import REPLICA_FAILURE
 from keepclose.lab.workloads.expectations import Expectations, settle_claims, sort_claims
 from keepclose.lab.workloads.pod_writes import NewPod, PodWriter, patch_status
 from keepclose.lab.workloads.pods import (
-    WORKLOAD_PODS,
-    WorkloadPod,
     available_in,
     make_pod,
     name_pod,
@@ -69,7 +68,7 @@ class ReplicaSetPlan(msgspec.Struct, frozen=True):
     status: ReplicaSetStatus
     missing: int = 0
     """How many pods to create now."""
-    excess: tuple[WorkloadPod, ...] = ()
+    excess: tuple[LabPod, ...] = ()
     """The pods to delete now."""
     recheck_s: float | None = None
     """When the next pod has been ready for long enough."""
@@ -77,9 +76,9 @@ class ReplicaSetPlan(msgspec.Struct, frozen=True):
 
 def plan_replica_set(
     replica_set: ReplicaSet,
-    pods: Sequence[WorkloadPod],
+    pods: Sequence[LabPod],
     *,
-    related: Sequence[WorkloadPod] = (),
+    related: Sequence[LabPod] = (),
     failure: WorkloadCondition | None = None,
     now: float,
 ) -> ReplicaSetPlan:
@@ -125,7 +124,7 @@ class ReplicaSetSync:
     def __init__(
         self,
         client: Client,
-        caches: WorkloadCaches,
+        caches: LabCaches,
         *,
         expectations: Expectations,
         writer: PodWriter,
@@ -146,7 +145,7 @@ class ReplicaSetSync:
         orphans = self._caches.orphan_pods(key.namespace)
         owned = self._caches.pods_of(replica_set.metadata.uid)
         claims = sort_claims(replica_set, owned, [pod for pod in orphans if pod.is_active])
-        claimed = await settle_claims(self._client, WORKLOAD_PODS, replica_set, claims)
+        claimed = await settle_claims(self._client, LAB_PODS, replica_set, claims)
         pods = [self._as_deleted(pod) for pod in claimed]
         plan = self._plan(replica_set, pods)
         failed: ApiError | None = None
@@ -166,7 +165,7 @@ class ReplicaSetSync:
         waits = (wait_s, plan.recheck_s, crowded_s)
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def _as_deleted(self, pod: WorkloadPod) -> WorkloadPod:
+    def _as_deleted(self, pod: LabPod) -> LabPod:
         """Return the pod, as terminating if this controller has deleted it."""
         if pod.is_terminating or not self._expectations.is_being_deleted(pod):
             return pod
@@ -176,7 +175,7 @@ class ReplicaSetSync:
     def _plan(
         self,
         replica_set: ReplicaSet,
-        pods: Sequence[WorkloadPod],
+        pods: Sequence[LabPod],
         *,
         failure: str = "",
     ) -> ReplicaSetPlan:
@@ -188,7 +187,7 @@ class ReplicaSetSync:
             now=self._clock.now(),
         )
 
-    def _related(self, replica_set: ReplicaSet) -> list[WorkloadPod]:
+    def _related(self, replica_set: ReplicaSet) -> list[LabPod]:
         """Return the pods of all ReplicaSets of the same Deployment."""
         owner = next(
             (
@@ -257,7 +256,7 @@ class ReplicaSetSync:
         for place in placed:
             name = place.pod.metadata.name
             bodies[name] = put_on_node(bodies[name], place.node)
-        return [NewPod(body, read_pod(body) or WorkloadPod()) for body in bodies.values()]
+        return [NewPod(body, read_pod(body) or LabPod()) for body in bodies.values()]
 
     async def _write_status(self, replica_set: ReplicaSet, plan: ReplicaSetPlan) -> None:
         patch = patch_status(replica_set.status, plan.status)

@@ -27,7 +27,8 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.kube.event_recorder import EventRecorder, format_event_time
 from keepclose.kube.requests import Kind, PatchType
-from keepclose.lab.workloads.caches import WorkloadCaches
+from keepclose.lab.caches import LabCaches
+from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.constraints import (
     NO_EXECUTE,
     NO_SCHEDULE,
@@ -46,8 +47,6 @@ from keepclose.lab.workloads.node_fit import (
     preferred_weight,
     resource_refusals,
 )
-from keepclose.lab.workloads.pods import WORKLOAD_PODS, WorkloadPod
-from keepclose.model.meta import ObjectReference
 from keepclose.model.workload import Node
 
 UNEVEN: Final = "node(s) didn't match pod topology spread constraints"
@@ -55,7 +54,7 @@ NO_DOMAIN: Final = f"{UNEVEN} (missing required label)"
 DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 _HONOR: Final = "Honor"
 
-PodsByNode = Mapping[str, Sequence[WorkloadPod]]
+PodsByNode = Mapping[str, Sequence[LabPod]]
 _NO_NODES: Final = "no nodes available to schedule pods"
 UNSCHEDULABLE: Final = "Unschedulable"
 _SCHEDULED: Final = "PodScheduled"
@@ -67,7 +66,7 @@ class SpreadRule:
     def __init__(
         self,
         constraint: SpreadConstraint,
-        pod: WorkloadPod,
+        pod: LabPod,
         *,
         nodes: Iterable[Node],
         there: PodsByNode,
@@ -108,7 +107,7 @@ class SpreadRule:
 
 
 def spread_rules(
-    pod: WorkloadPod, *, nodes: Iterable[Node], there: PodsByNode
+    pod: LabPod, *, nodes: Iterable[Node], there: PodsByNode
 ) -> tuple[list[SpreadRule], list[SpreadRule]]:
     """Return the rules that must hold, and those that are preferred."""
     nodes = list(nodes)
@@ -131,18 +130,18 @@ def spread_rules(
 class NodePlacement(NamedTuple):
     """The node of a pod, or "" with the reason why none fits."""
 
-    pod: WorkloadPod
+    pod: LabPod
     node: str
     reason: str = ""
 
     @property
-    def placed(self) -> WorkloadPod:
+    def placed(self) -> LabPod:
         """The pod bound to its node."""
         return replace(self.pod, spec=replace(self.pod.spec, node_name=self.node))
 
 
 def place_pods(
-    pending: Iterable[WorkloadPod], *, nodes: Iterable[Node], pods: Iterable[WorkloadPod]
+    pending: Iterable[LabPod], *, nodes: Iterable[Node], pods: Iterable[LabPod]
 ) -> list[NodePlacement]:
     """Return a placement for each pending pod, in the order of the decisions.
 
@@ -156,10 +155,10 @@ def place_pods(
 class _Snapshot:
     """The nodes with the pods on them, to which each new placement is added."""
 
-    def __init__(self, nodes: Iterable[Node], pods: Iterable[WorkloadPod]) -> None:
+    def __init__(self, nodes: Iterable[Node], pods: Iterable[LabPod]) -> None:
         self._nodes = sorted(nodes, key=lambda node: node.name)
         self._zones = {node.name: node.zone for node in self._nodes}
-        self._there: dict[str, list[WorkloadPod]] = {node.name: [] for node in self._nodes}
+        self._there: dict[str, list[LabPod]] = {node.name: [] for node in self._nodes}
         # How many pods a controller, or "" for all of them, has on a node and in a zone.
         self._on_node: Counter[tuple[str, str]] = Counter()
         self._in_zone: Counter[tuple[str, str]] = Counter()
@@ -168,7 +167,7 @@ class _Snapshot:
             if pod.spec.node_name in self._there and not pod.has_ended:
                 self._add(pod)
 
-    def place(self, pod: WorkloadPod) -> NodePlacement:
+    def place(self, pod: LabPod) -> NodePlacement:
         """Choose a node and add the pod to it."""
         if not self._nodes:
             return NodePlacement(pod, "", _NO_NODES)
@@ -188,7 +187,7 @@ class _Snapshot:
         self._add(placement.placed)
         return placement
 
-    def _add(self, pod: WorkloadPod) -> None:
+    def _add(self, pod: LabPod) -> None:
         name = pod.spec.node_name
         self._there[name].append(pod)
         self._used[name].update(pod_requests(pod.spec))
@@ -201,7 +200,7 @@ class _Snapshot:
 
     def _refusals(
         self,
-        pod: WorkloadPod,
+        pod: LabPod,
         node: Node,
         binding: Sequence[SpreadRule],
         requests: Mapping[str, int],
@@ -216,9 +215,7 @@ class _Snapshot:
             return scarce
         return [reason for rule in binding if (reason := rule.refusal(node))][:1]
 
-    def _best(
-        self, pod: WorkloadPod, fitting: Sequence[Node], preferred: Sequence[SpreadRule]
-    ) -> Node:
+    def _best(self, pod: LabPod, fitting: Sequence[Node], preferred: Sequence[SpreadRule]) -> Node:
         owner = pod.controller
         uid = owner.uid if owner else ""
 
@@ -243,7 +240,7 @@ class Binder:
     def __init__(
         self,
         client: Client,
-        caches: WorkloadCaches,
+        caches: LabCaches,
         *,
         expectations: Expectations,
         clock: Clock,
@@ -252,7 +249,7 @@ class Binder:
         self._client, self._caches = client, caches
         self._expectations = expectations
         self._clock, self._recorder = clock, recorder
-        self._bound: dict[str, WorkloadPod] = {}
+        self._bound: dict[str, LabPod] = {}
 
     async def sync(self) -> None:
         """Bind all waiting pods that fit, and report why the others do not."""
@@ -290,15 +287,13 @@ class Binder:
         except (NotFound, Conflict):
             return
         self._bound[meta.uid] = place.placed
-        key = place.pod.key
-        self._record_event(
-            place.pod, "Normal", "Scheduled", f"Successfully assigned {key} to {place.node}"
-        )
+        text = f"Successfully assigned {place.pod.key} to {place.node}"
+        self._recorder.record(place.pod.reference(), "Normal", "Scheduled", text)
 
     async def _explain(self, place: NodePlacement) -> None:
         """Write why a pod waits, if the reason has changed."""
         pod, meta = place.pod, place.pod.metadata
-        stored = pod.condition(_SCHEDULED)
+        stored = pod.status.condition(_SCHEDULED)
         if stored is not None and (stored.reason, stored.message) == (UNSCHEDULABLE, place.reason):
             return
         condition = {
@@ -311,7 +306,7 @@ class Binder:
         }
         try:
             await self._client.patch(
-                WORKLOAD_PODS,
+                LAB_PODS,
                 meta.name,
                 {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}},
                 namespace=meta.namespace,
@@ -320,22 +315,10 @@ class Binder:
             )
         except (NotFound, Conflict):
             return
-        self._record_event(pod, "Warning", "FailedScheduling", place.reason)
-
-    def _record_event(self, pod: WorkloadPod, severity: str, reason: str, message: str) -> None:
-        meta = pod.metadata
-        reference = ObjectReference(
-            kind="Pod",
-            namespace=meta.namespace,
-            name=meta.name,
-            uid=meta.uid,
-            api_version="v1",
-            resource_version=meta.resource_version,
-        )
-        self._recorder.record(reference, severity, reason, message)
+        self._recorder.record(pod.reference(), "Warning", "FailedScheduling", place.reason)
 
 
-def _selection(constraint: SpreadConstraint, pod: WorkloadPod) -> Callable[[WorkloadPod], bool]:
+def _selection(constraint: SpreadConstraint, pod: LabPod) -> Callable[[LabPod], bool]:
     """Return the predicate of the pods that a constraint counts; without a selector none."""
     if constraint.label_selector is None:
         return lambda _: False
@@ -355,7 +338,7 @@ def _selection(constraint: SpreadConstraint, pod: WorkloadPod) -> Callable[[Work
     )
 
 
-def _counts(constraint: SpreadConstraint, pod: WorkloadPod, node: Node) -> bool:
+def _counts(constraint: SpreadConstraint, pod: LabPod, node: Node) -> bool:
     if constraint.node_affinity_policy == _HONOR and not matches_affinity(pod.spec, node):
         return False
     return constraint.node_taints_policy != _HONOR or not has_untolerated_taint(
@@ -363,7 +346,7 @@ def _counts(constraint: SpreadConstraint, pod: WorkloadPod, node: Node) -> bool:
     )
 
 
-def _queue_order(pod: WorkloadPod) -> tuple[object, ...]:
+def _queue_order(pod: LabPod) -> tuple[object, ...]:
     return (-(pod.spec.priority or 0), pod.metadata.creation_timestamp or "9", pod.key)
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from keepclose.kube.requests import Kind
 from keepclose.lab.workloads.constraints import NodeLabelSelector
 from keepclose.model.json_values import JsonObject
-from keepclose.model.meta import ApiStruct, ObjectMeta, ObjectReference
+from keepclose.model.meta import ApiStruct, ObjectMeta, ObjectReference, OwnerReference
 
 IntOrPercent = int | str
 """A number, or a part of the whole such as "25%"."""
@@ -187,6 +187,11 @@ def owned_by(workload: Workload) -> JsonObject:
         "controller": True,
         "blockOwnerDeletion": True,
     }
+
+
+def workload_owner_of(meta: ObjectMeta) -> OwnerReference | None:
+    """Return the owner that controls an object, None if there is none."""
+    return next((owner for owner in meta.owner_references if owner.controller), None)
 
 
 def ready_count(workload: JsonObject) -> int | None:

@@ -1,8 +1,9 @@
-"""Pods as a kubelet sees them: what to run, how to end it, and what to report.
+"""The pod of the lab: the fields that kubelets, workload controllers, faults and traffic read.
 
-The structs hold what the lab's kubelets read and write, which is less than the API has: never write
-a whole pod back. Statuses are built from the same structs that are read, so that the stored and the
-desired status can be compared.
+`LabPod` extends the pod that routing reads, which stays small because a controller decodes very
+many of them. It still has less than the API has: never write a whole pod back. Kubelets build
+statuses from the same structs that they read, so that the stored and the desired status can be
+compared.
 """
 
 from __future__ import annotations
@@ -13,11 +14,23 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from keepclose.kube.requests import Kind
-from keepclose.model.meta import ApiStruct, NamespacedName, ObjectMeta, ObjectReference
-from keepclose.model.workload import ContainerPort, PodIP, StatusCondition
+from keepclose.lab.workloads.constraints import Affinity, SpreadConstraint, Toleration
+from keepclose.lab.workloads.types import workload_owner_of
+from keepclose.model.meta import ApiStruct, ObjectMeta, ObjectReference, OwnerReference
+from keepclose.model.workload import (
+    Container,
+    ContainerPort,
+    Pod,
+    PodIP,
+    PodSpec,
+    PodStatus,
+    StatusCondition,
+)
 
-_ENDED: Final = ("Succeeded", "Failed")
+DEFAULT_SCHEDULER: Final = "default-scheduler"
 ALWAYS: Final = "Always"
+_RUNNING: Final = "Running"
+_ENDED: Final = ("Succeeded", "Failed")
 
 
 class PodMeta(ObjectMeta, frozen=True):
@@ -64,18 +77,31 @@ class Variable(ApiStruct, frozen=True):
     value: str = ""
 
 
-class ContainerSpec(ApiStruct, frozen=True):
-    """A container to run."""
+class HostPort(ContainerPort, frozen=True):
+    """A port of a container; host port 0 uses none of the node's ports."""
 
-    name: str = ""
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+
+
+class Resources(ApiStruct, frozen=True):
+    """The requests and limits of a container. Quantities stay as written."""
+
+    requests: dict[str, str | int | float] = {}
+    limits: dict[str, str | int | float] = {}
+
+
+class ContainerSpec(Container, frozen=True):
+    """A container to run; an init container with restartPolicy Always is a sidecar."""
+
+    ports: tuple[HostPort, ...] = ()
     image: str = ""
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     env: tuple[Variable, ...] = ()
-    ports: tuple[ContainerPort, ...] = ()
+    resources: Resources = Resources()
     lifecycle: Lifecycle | None = None
     readiness_probe: Probe | None = None
-    restart_policy: str = ""
 
 
 class ReadinessGate(ApiStruct, frozen=True):
@@ -84,15 +110,22 @@ class ReadinessGate(ApiStruct, frozen=True):
     condition_type: str = ""
 
 
-class KubeletSpec(ApiStruct, frozen=True):
-    """The containers of a pod and its node."""
+class LabPodSpec(PodSpec, frozen=True):
+    """The containers of a pod, and its node or its scheduling constraints."""
 
-    node_name: str = ""
-    host_network: bool = False
     containers: tuple[ContainerSpec, ...] = ()
     init_containers: tuple[ContainerSpec, ...] = ()
-    readiness_gates: tuple[ReadinessGate, ...] = ()
     restart_policy: str = ALWAYS
+    readiness_gates: tuple[ReadinessGate, ...] = ()
+    host_network: bool = False
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
+    scheduler_name: str = DEFAULT_SCHEDULER
+    scheduling_gates: tuple[dict[str, str], ...] = ()
+    priority: int | None = None
+    overhead: dict[str, str | int | float] = {}
 
     @property
     def sidecars(self) -> tuple[ContainerSpec, ...]:
@@ -160,18 +193,15 @@ class ContainerStatus(ApiStruct, frozen=True, omit_defaults=False):
     last_state: ContainerState = ContainerState()
 
 
-class KubeletStatus(ApiStruct, frozen=True):
-    """What a kubelet reports of a pod; the conditions include those of other components."""
+class LabPodStatus(PodStatus, frozen=True):
+    """The status of a pod; the conditions include those of other components than the kubelet."""
 
+    conditions: tuple[PodCondition, ...] = ()
     # The metadata.generation of the pod that this status describes.
     observed_generation: int = 0
-    phase: str = ""
     host_ip: str = msgspec.field(default="", name="hostIP")
     host_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="hostIPs")
-    pod_ip: str = msgspec.field(default="", name="podIP")
-    pod_ips: tuple[PodIP, ...] = msgspec.field(default=(), name="podIPs")
     start_time: str | None = None
-    conditions: tuple[PodCondition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
 
@@ -180,17 +210,12 @@ class KubeletStatus(ApiStruct, frozen=True):
         return next((condition for condition in self.conditions if condition.type == type), None)
 
 
-class KubeletPod(ApiStruct, frozen=True, omit_defaults=False):
-    """A pod as its kubelet sees it."""
+class LabPod(Pod, frozen=True):
+    """A pod with the fields that the lab reads."""
 
     metadata: PodMeta = PodMeta()
-    spec: KubeletSpec = KubeletSpec()
-    status: KubeletStatus = KubeletStatus()
-
-    @property
-    def key(self) -> NamespacedName:
-        """The pod's identity."""
-        return self.metadata.key
+    spec: LabPodSpec = LabPodSpec()
+    status: LabPodStatus = LabPodStatus()
 
     @property
     def uid(self) -> str:
@@ -198,14 +223,34 @@ class KubeletPod(ApiStruct, frozen=True, omit_defaults=False):
         return self.metadata.uid
 
     @property
-    def is_terminating(self) -> bool:
-        """Whether the pod is being deleted."""
-        return self.metadata.deletion_timestamp is not None
-
-    @property
     def has_ended(self) -> bool:
         """Whether all containers ended for good."""
         return self.status.phase in _ENDED
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the pod counts as a replica: it has not ended and is not being deleted."""
+        return not self.is_terminating and not self.has_ended
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the pod counts as a replica and no kubelet runs it yet."""
+        return self.is_active and self.status.phase != _RUNNING
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that controls the pod, None if there is none."""
+        return workload_owner_of(self.metadata)
+
+    @property
+    def awaits_node(self) -> bool:
+        """Whether the pod waits for the scheduler to choose a node."""
+        return (
+            not self.spec.node_name
+            and self.is_active
+            and not self.spec.scheduling_gates
+            and self.spec.scheduler_name == DEFAULT_SCHEDULER
+        )
 
     def reference(self, container: str = "") -> ObjectReference:
         """Return the reference of an event about the pod or one of its containers."""
@@ -220,4 +265,4 @@ class KubeletPod(ApiStruct, frozen=True, omit_defaults=False):
         )
 
 
-KUBELET_PODS: Final = Kind("", "v1", "pods", "Pod", True, KubeletPod)
+LAB_PODS: Final = Kind("", "v1", "pods", "Pod", True, LabPod)
