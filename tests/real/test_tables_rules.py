@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from keepclose.apiserver.registry.endpointslices import EndpointsStrategy
-from keepclose.apiserver.registry.strategy import WriteContext
+from keepclose.apiserver.registry.strategy import ObjectWrite
 from keepclose.apiserver.resources import RESOURCES
 from keepclose.model.addresses import (
     cidr_errors,
@@ -194,13 +194,12 @@ def _load_balancer(case: Case) -> Answers:
 
 
 def _endpoints(case: Case) -> Answers:
-    context = WriteContext(gates=_gates(case), now="2026-01-01T00:00:00Z")
     new, old = case.given["new"], case.given.get("old")
     meta = read(ObjectMeta, new["metadata"])
     ours = validate_metadata(meta, namespaced=True, name_check=dns1123_subdomain)
     if old is not None:
         ours = validate_metadata_update(meta, read(ObjectMeta, old["metadata"]))
-    return _judged([*ours, *_ENDPOINTS.causes(new, old, context)], case)
+    return _judged([*ours, *_ENDPOINTS.causes(ObjectWrite(new, old, gates=_gates(case)))], case)
 
 
 def _warnings(case: Case) -> Answers:
@@ -214,7 +213,7 @@ def _default_service(case: Case) -> Answers:
 
 
 def _default_endpoints(case: Case) -> Answers:
-    _ENDPOINTS.set_defaults(case.given["object"])
+    _ENDPOINTS.set_defaults(ObjectWrite(case.given["object"]))
     return Answers(case.given["object"], case.answered["object"])
 
 

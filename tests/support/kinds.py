@@ -12,7 +12,7 @@ import msgspec
 
 from keepclose.apiserver.registry.metadata import metadata_causes
 from keepclose.apiserver.registry.registry import AllocationSettings, strategies
-from keepclose.apiserver.registry.strategy import KindStrategy, WriteContext
+from keepclose.apiserver.registry.strategy import KindStrategy, ObjectWrite
 from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.status_errors import StatusError
 from keepclose.model.gates import FeatureGates
@@ -53,20 +53,29 @@ class Kinds:
     ) -> Outcome:
         """Write the object, over the stored one when it is an update."""
         new, strategy = deepcopy(new), self.of(new)
-        context = WriteContext(gates or FeatureGates(), NOW, dry_run)
+        write = ObjectWrite(
+            new,
+            deepcopy(old),
+            gates=gates or FeatureGates(),
+            now=NOW,
+            dry_run=dry_run,
+            subresource=subresource,
+        )
         try:
+            strategy.set_defaults(write)
             if old is None:
-                strategy.prepare_create(new, context)
+                strategy.prepare_create(write)
             else:
-                strategy.prepare_update(new, deepcopy(old), context, subresource=subresource)
+                write.keep_system_metadata()
+                strategy.prepare_update(write)
         except StatusError as failure:
             return Outcome(failure=f"{failure.code} {failure.message}")
         causes = metadata_causes(
-            BY_KIND[new["apiVersion"], new["kind"]], new, old, gates=context.gates
+            BY_KIND[new["apiVersion"], new["kind"]], new, old, gates=write.gates
         )
-        causes += strategy.validate(new, old, context, subresource=subresource)
-        warnings = [] if causes else strategy.warnings(new, old, context)
-        strategy.settle(new, old, stored=not causes and not dry_run)
+        causes += strategy.validate(write)
+        warnings = [] if causes else strategy.warnings(write)
+        strategy.settle(write, stored=not causes and not dry_run)
         return Outcome(new, [str(cause) for cause in causes], warnings)
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import structlog
 
 from keepclose.apiserver.registry.deletion import Propagation
-from keepclose.apiserver.registry.strategy import KindStrategy, WriteContext
+from keepclose.apiserver.registry.strategy import KindStrategy, ObjectWrite
 from keepclose.apiserver.resources import BY_KIND
 from keepclose.apiserver.serving.deleting import Deleter
 from keepclose.apiserver.storage.errors import StorageError
@@ -27,15 +27,14 @@ class Failing(KindStrategy):
         self.error = error
         self.settled: list[bool] = []
 
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
+    def prepare_create(self, write: ObjectWrite) -> None:
         """Fail, unless the object is named so that it may pass."""
-        del context
-        if new["metadata"]["name"] != "fine":
+        if write.new["metadata"]["name"] != "fine":
             raise self.error
 
-    def settle(self, new: JsonObject, old: JsonObject | None, *, stored: bool) -> None:
+    def settle(self, write: ObjectWrite, *, stored: bool) -> None:
         """Take note."""
-        del new, old
+        del write
         self.settled.append(stored)
 
     def grace_period(self, stored: JsonObject, asked: int | None) -> int | None:

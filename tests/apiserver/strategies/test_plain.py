@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from keepclose.apiserver.registry.strategy import KindStrategy, PlainStrategy, WriteContext, same
+from keepclose.apiserver.registry.strategy import KindStrategy, ObjectWrite, PlainStrategy, same
 from keepclose.apiserver.resources import BY_KIND
-from keepclose.model.gates import FeatureGates
 from keepclose.model.json_values import JsonObject
-
-CONTEXT = WriteContext(FeatureGates(), "2026-01-01T00:00:00Z")
 
 
 class _Counted(PlainStrategy):
@@ -27,7 +24,7 @@ def _object(**members: Any) -> JsonObject:
 def test_a_new_object_starts_with_nothing_reported() -> None:
     """A client cannot create an object with a status or a generation."""
     new = _object(spec={"a": 1}, status={"b": 1})
-    _Counted(BY_KIND["v1", "Pod"]).prepare_create(new, CONTEXT)
+    _Counted(BY_KIND["v1", "Pod"]).prepare_create(ObjectWrite(new))
     assert new == {"metadata": {"name": "a", "generation": 1}, "spec": {"a": 1}, "status": {}}
 
 
@@ -42,8 +39,9 @@ def test_a_new_object_starts_with_nothing_reported() -> None:
 def test_updates_count_changes_of_the_spec(spec: JsonObject, want_generation: int) -> None:
     """The generation grows with the spec, and the status stays."""
     new = _object(spec=spec, status={"b": 1}, metadata={"generation": 77})
-    old = _object(spec={"a": 1})
-    _Counted(BY_KIND["v1", "Pod"]).prepare_update(new, old, CONTEXT)
+    write = ObjectWrite(new, _object(spec={"a": 1}))
+    write.keep_system_metadata()
+    _Counted(BY_KIND["v1", "Pod"]).prepare_update(write)
     assert new == _object(spec=spec, metadata={"generation": want_generation})
 
 
@@ -51,18 +49,18 @@ def test_updates_of_the_status_change_nothing_else() -> None:
     """Spec and the named metadata are those that are stored, also where there are none."""
     new = _object(spec={"a": 2}, data=1, status={"b": 2}, metadata={"labels": {"x": "y"}})
     old = _object(spec={"a": 1}, status={"b": 1}, more=1)
-    _Counted(BY_KIND["v1", "Pod"]).prepare_update(new, old, CONTEXT, subresource="status")
+    _Counted(BY_KIND["v1", "Pod"]).prepare_update(ObjectWrite(new, old, subresource="status"))
     assert new == _object(spec={"a": 1}, status={"b": 2}, more=1)
 
 
 def test_a_plain_kind_refuses_and_tells_nothing() -> None:
     """Without rules of its own a kind has neither causes nor warnings; metadata is apart."""
     plain = PlainStrategy(BY_KIND["v1", "Pod"])
-    assert plain.validate({}, None, CONTEXT) == []
-    assert plain.validate({}, {}, CONTEXT, subresource="status") == []
-    assert plain.warnings({}, None, CONTEXT) == []
+    assert plain.validate(ObjectWrite({})) == []
+    assert plain.validate(ObjectWrite({}, {}, subresource="status")) == []
+    assert plain.warnings(ObjectWrite({})) == []
     assert plain.grace_period({}, 5) is None
-    assert KindStrategy().validate({}, None, CONTEXT) == []
+    assert KindStrategy().validate(ObjectWrite({})) == []
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from keepclose.apiserver.registry.pod_templates import quality_of_service
 from keepclose.apiserver.registry.pods import FIXED_SPEC
+from keepclose.apiserver.registry.strategy import ObjectWrite
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_SENTENCE
 from support.kinds import NOW, Kinds, raw
@@ -512,7 +513,7 @@ def test_times_of_conditions_are_written_even_when_not_given(kinds: Kinds) -> No
     old = kinds.write(raw("Pod", spec={"containers": [WEB]})).object
     new = deepcopy(old)
     new["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-    kinds.of(new).set_defaults(new)
+    kinds.of(new).set_defaults(ObjectWrite(new))
     assert new["status"]["conditions"] == [
         {"type": "Ready", "status": "True", "lastProbeTime": None, "lastTransitionTime": None}
     ]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.apiserver.registry.services import ServiceStrategy
+from keepclose.apiserver.registry.strategy import ObjectWrite
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import LABEL_VALUE_SENTENCE
@@ -367,14 +368,14 @@ def test_readers_do_not_see_internal_traffic_of_an_external_name(kinds: Kinds) -
     stored = kinds.write(raw("Service", spec=spec)).object
     assert stored["spec"]["internalTrafficPolicy"] == "Local"
     strategy = _strategy(kinds)
-    strategy.on_read(stored)
+    strategy.on_read(ObjectWrite(stored))
     assert "internalTrafficPolicy" not in stored["spec"]
 
 
 def test_readers_see_one_address_in_the_list_too(kinds: Kinds) -> None:
     """An address that a change of type has left behind is shown in both fields."""
     stored = raw("Service", spec={"type": "ExternalName", "clusterIP": "10.96.0.9"})
-    _strategy(kinds).on_read(stored)
+    _strategy(kinds).on_read(ObjectWrite(stored))
     assert stored["spec"]["clusterIPs"] == ["10.96.0.9"]
 
 

@@ -18,15 +18,12 @@ from typing import Any, Final
 from keepclose.apiserver.registry.metadata import (
     NOT_STANDARD,
     beyond_metadata,
-    carry_system_metadata,
     is_known_finalizer,
 )
 from keepclose.apiserver.registry.strategy import (
+    ObjectWrite,
     PlainStrategy,
-    WriteContext,
     keep,
-    keep_all_but_status,
-    read_as,
     same,
 )
 from keepclose.model.addresses import cidr_errors, family_of
@@ -86,17 +83,14 @@ class LeaseStrategy(PlainStrategy):
     allows_unconditional_update = False
     allows_create_on_update = True
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Drop the fields of coordinated leader election, whose gate is off."""
         for key in ("strategy", "preferredHolder"):
-            (new.get("spec") or {}).pop(key, None)
+            (write.new.get("spec") or {}).pop(key, None)
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of duration and transitions."""
-        del old, context
-        spec = new.get("spec") or {}
+        spec = write.new.get("spec") or {}
         causes: list[FieldError] = []
         duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
         if duration is not None and duration <= 0:
@@ -112,61 +106,48 @@ class NamespaceStrategy(PlainStrategy):
     has_status = True
     returns_deleted = True
 
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
+        """Set the label that holds the name."""
+        metadata = write.new["metadata"]
+        if metadata.get("name"):
+            metadata["labels"] = {**(metadata.get("labels") or {}), NAME_LABEL: metadata["name"]}
+
+    def prepare_create(self, write: ObjectWrite) -> None:
         """Make the namespace Active, with the finalizer of its contents."""
-        del context
-        new["status"] = {"phase": "Active"}
-        finalizers = (new.get("spec") or {}).get("finalizers") or []
+        write.new["status"] = {"phase": "Active"}
+        spec = write.new.get("spec") or {}
+        finalizers = spec.get("finalizers") or []
         if FINALIZER not in finalizers:
             finalizers = [*finalizers, FINALIZER]
-        new["spec"] = {**(new.get("spec") or {}), "finalizers": finalizers}
-        self.set_defaults(new)
+        write.new["spec"] = {**spec, "finalizers": finalizers}
 
-    def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
-    ) -> None:
+    def prepare_update(self, write: ObjectWrite) -> None:
         """Keep what belongs to the other subresources."""
-        del context
-        carry_system_metadata(new, old)
-        self.set_defaults(new)
-        if subresource == "status":
-            keep_all_but_status(new, old)
+        if write.subresource == "status":
+            write.keep_all_but_status()
             return
-        keep(new, old, "status")
-        if subresource == "finalize":
-            new["spec"] = new.get("spec") or {}
-            if not new["spec"].get("finalizers"):
-                new["spec"].pop("finalizers", None)
+        write.keep_status()
+        if write.subresource == "finalize":
+            spec = write.new["spec"] = write.new.get("spec") or {}
+            if not spec.get("finalizers"):
+                spec.pop("finalizers", None)
         else:
-            keep(new, old, "spec")
+            keep(write.new, write.old, "spec")
 
-    def set_defaults(self, new: JsonObject) -> None:
-        """Set the label that holds the name."""
-        name = new["metadata"].get("name")
-        if name:
-            labels = new["metadata"].get("labels") or {}
-            new["metadata"]["labels"] = {**labels, NAME_LABEL: name}
-
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the finalizers in the spec."""
-        del old, context
         causes: list[FieldError] = []
-        for finalizer in (new.get("spec") or {}).get("finalizers") or ():
+        for finalizer in (write.new.get("spec") or {}).get("finalizers") or ():
             field = "spec.finalizers"
             causes += [invalid(field, finalizer, text) for text in qualified_name(finalizer)]
             if not is_known_finalizer(finalizer):
                 causes.append(invalid(field, finalizer, NOT_STANDARD))
         return causes
 
-    def status_causes(
-        self, new: JsonObject, old: JsonObject, context: WriteContext
-    ) -> list[FieldError]:
+    def status_causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return an error when the phase does not fit the deletion timestamp."""
-        del old, context
-        phase = (new.get("status") or {}).get("phase", "")
-        is_deleted = bool(new["metadata"].get("deletionTimestamp"))
+        phase = (write.new.get("status") or {}).get("phase", "")
+        is_deleted = bool(write.new["metadata"].get("deletionTimestamp"))
         expected = "Terminating" if is_deleted else "Active"
         if phase == expected:
             return []
@@ -179,13 +160,11 @@ class NamespaceStrategy(PlainStrategy):
 class ConfigMapStrategy(PlainStrategy):
     """Strategy of ConfigMaps."""
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of keys, sizes and changes of an immutable ConfigMap."""
-        del context
+        new, old = write.new, write.old
         causes: list[FieldError] = []
-        if old is not None and old.get("immutable"):
+        if old.get("immutable"):
             causes += [
                 forbidden_field(key, "field is immutable when `immutable` is set")
                 for key in ("immutable", "data", "binaryData")
@@ -226,27 +205,9 @@ class NodeStrategy(PlainStrategy):
 
     has_status = True
 
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults; a new node may bring its status."""
-        del context
-        new.setdefault("spec", {})
-        new["status"] = new.get("status") or {}
-        self.set_defaults(new)
-        _set_status_defaults(new["status"])
-
-    def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
-    ) -> None:
-        """Keep the status, or with a status update everything else."""
-        super().prepare_update(new, old, context, subresource=subresource)
-        if subresource == "status":
-            keep_all_but_status(new, old)
-            new["status"] = new.get("status") or {}
-            _set_status_defaults(new["status"])
-
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Make podCIDR and podCIDRs agree."""
-        spec = new.get("spec") or {}
+        spec = write.new.get("spec") or {}
         first, cidrs = spec.get("podCIDR"), spec.get("podCIDRs")
         if first and (not cidrs or cidrs[0] != first):
             # podCIDR wins over a list that begins with another range.
@@ -254,25 +215,31 @@ class NodeStrategy(PlainStrategy):
         elif cidrs and not first:
             spec["podCIDR"] = cidrs[0]
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
-        """Return the validation errors of the node."""
-        spec: JsonObject = new.get("spec") or {}
-        causes = _taint_causes(spec.get("taints") or [])
-        causes += beyond_metadata(validate_node(read_as(Node, new)))
-        strict = context.gates.on(Gate.STRICT_IP_CIDR_VALIDATION)
-        causes += _range_causes(spec.get("podCIDRs") or [], strict=strict)
-        return causes if old is None else causes + _change_causes(spec, old.get("spec") or {})
+    def prepare_create(self, write: ObjectWrite) -> None:
+        """Set the defaults of the status, which a new node may bring."""
+        write.new.setdefault("spec", {})
+        _set_status_defaults(write.new)
 
-    def status_causes(
-        self, new: JsonObject, old: JsonObject, context: WriteContext
-    ) -> list[FieldError]:
+    def prepare_update(self, write: ObjectWrite) -> None:
+        """Keep the status, or with a status update everything else."""
+        super().prepare_update(write)
+        if write.subresource == "status":
+            _set_status_defaults(write.new)
+
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
+        """Return the validation errors of the node."""
+        spec: JsonObject = write.new.get("spec") or {}
+        causes = _taint_causes(spec.get("taints") or [])
+        causes += beyond_metadata(validate_node(write.read_new(Node)))
+        strict = write.gates.on(Gate.STRICT_IP_CIDR_VALIDATION)
+        causes += _range_causes(spec.get("podCIDRs") or [], strict=strict)
+        return causes + _change_causes(spec, write.old.get("spec") or {})
+
+    def status_causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the reported status."""
-        del old, context
-        causes = beyond_metadata(validate_node(read_as(Node, new)))
+        causes = beyond_metadata(validate_node(write.read_new(Node)))
         seen: set[frozenset[tuple[str, Any]]] = set()
-        for index, address in enumerate(new["status"].get("addresses") or ()):
+        for index, address in enumerate(write.new["status"].get("addresses") or ()):
             members = frozenset(address.items())
             if members in seen:
                 shown = {"Type": address.get("type", ""), "Address": address.get("address", "")}
@@ -288,7 +255,8 @@ def _decoded_length(text: str) -> int:
         return len(text)
 
 
-def _set_status_defaults(status: JsonObject) -> None:
+def _set_status_defaults(node: JsonObject) -> None:
+    status = node["status"] = node.get("status") or {}
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = dict(status["capacity"])
     status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.registry.metadata import beyond_metadata, carry_system_metadata
-from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, carry, read_as, same
+from keepclose.apiserver.registry.metadata import beyond_metadata
+from keepclose.apiserver.registry.strategy import ObjectWrite, PlainStrategy, same
 from keepclose.model.addresses import endpoint_ip_errors, ip_warnings, legacy_ip_errors
 from keepclose.model.endpointslice.strategy import (
     ALLOWS_CREATE_ON_UPDATE,
@@ -52,21 +52,19 @@ class EndpointsStrategy(PlainStrategy):
 
     allows_create_on_update = True
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Set the protocol of every port."""
-        for subset in new.get("subsets") or ():
+        for subset in write.new.get("subsets") or ():
             for port in subset.get("ports") or ():
                 port["protocol"] = port.get("protocol") or "TCP"
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of addresses and ports, unless they are unchanged."""
-        if old is not None and same(new.get("subsets"), old.get("subsets")):
+        if not write.is_create and same(write.new.get("subsets"), write.old.get("subsets")):
             return []
-        strict = context.gates.on(Gate.STRICT_IP_CIDR_VALIDATION)
+        strict = write.gates.on(Gate.STRICT_IP_CIDR_VALIDATION)
         causes: list[FieldError] = []
-        for place, subset in enumerate(read_as(Endpoints, new).subsets):
+        for place, subset in enumerate(write.read_new(Endpoints).subsets):
             field = f"subsets[{place}]"
             if not subset.addresses and not subset.not_ready_addresses:
                 causes.append(required(field, "must specify `addresses` or `notReadyAddresses`"))
@@ -80,15 +78,14 @@ class EndpointsStrategy(PlainStrategy):
                 causes += _port_causes(f"{field}.ports[{index}]", port, named=len(subset.ports) > 1)
         return causes
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
+    def warnings(self, write: ObjectWrite) -> list[str]:
         """Return which addresses are not canonical, unless the Endpoints controller wrote them."""
-        del old, context
         label, controller = _MANAGED_BY
-        if (new["metadata"].get("labels") or {}).get(label) == controller:
+        if (write.new["metadata"].get("labels") or {}).get(label) == controller:
             return []
         return [
             warning
-            for place, subset in enumerate(read_as(Endpoints, new).subsets)
+            for place, subset in enumerate(write.read_new(Endpoints).subsets)
             for name, addresses in (
                 ("addresses", subset.addresses),
                 ("notReadyAddresses", subset.not_ready_addresses),
@@ -105,51 +102,38 @@ class EndpointSliceStrategy(PlainStrategy):
     allows_create_on_update = ALLOWS_CREATE_ON_UPDATE
     counts_generations = True
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Set what a client may leave out."""
-        before = read_as(EndpointSlice, new)
-        carry(new, before, default_endpoint_slice(before))
+        write.change(default_endpoint_slice(write.read_new(EndpointSlice)))
 
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults and the first generation, drop fields whose gate is off."""
-        before = read_as(EndpointSlice, new)
-        after = prepare_slice_for_create(default_endpoint_slice(before), gates=context.gates)
-        carry(new, before, after)
-        _write_empty_fields(new)
+    def prepare_create(self, write: ObjectWrite) -> None:
+        """Set the first generation, drop fields whose gate is off."""
+        new_slice = write.read_new(EndpointSlice)
+        write.change(prepare_slice_for_create(new_slice, gates=write.gates))
+        _write_empty_fields(write.new)
 
-    def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
-    ) -> None:
-        """Set defaults and the next generation, drop new fields whose gate is off."""
-        del subresource
-        carry_system_metadata(new, old)
-        before = read_as(EndpointSlice, new)
-        stored = read_as(EndpointSlice, old)
-        after = prepare_slice_for_update(
-            default_endpoint_slice(before), stored, gates=context.gates
-        )
-        carry(new, before, after)
-        _write_empty_fields(new)
+    def prepare_update(self, write: ObjectWrite) -> None:
+        """Set the next generation, drop new fields whose gate is off."""
+        new_slice, stored = write.read_new(EndpointSlice), write.read_old(EndpointSlice)
+        write.change(prepare_slice_for_update(new_slice, stored, gates=write.gates))
+        _write_empty_fields(write.new)
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the slice."""
-        new_slice = read_as(EndpointSlice, new)
-        if old is None:
-            causes = validate_endpoint_slice(new_slice, gates=context.gates)
+        new_slice = write.read_new(EndpointSlice)
+        if write.is_create:
+            causes = validate_endpoint_slice(new_slice, gates=write.gates)
         else:
-            stored = read_as(EndpointSlice, old)
-            causes = validate_endpoint_slice_update(new_slice, stored, gates=context.gates)
+            stored = write.read_old(EndpointSlice)
+            causes = validate_endpoint_slice_update(new_slice, stored, gates=write.gates)
         return beyond_metadata(causes)
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
+    def warnings(self, write: ObjectWrite) -> list[str]:
         """Return the warnings for the client of an accepted write."""
-        del context
-        new_slice = read_as(EndpointSlice, new)
+        new_slice = write.read_new(EndpointSlice)
         return (
             slice_warnings_on_create(new_slice)
-            if old is None
+            if write.is_create
             else slice_warnings_on_update(new_slice)
         )
 

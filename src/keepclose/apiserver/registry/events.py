@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, same
+from keepclose.apiserver.registry.strategy import ObjectWrite, PlainStrategy, same
 from keepclose.apiserver.resources import Resource
 from keepclose.model.field_errors import FieldError, invalid, required
 from keepclose.model.json_values import JsonObject
@@ -77,8 +77,9 @@ class EventStrategy(PlainStrategy):
 
     allows_create_on_update = True
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Write the fields that clients expect even when they are empty."""
+        new = write.new
         for key in ("involvedObject", "source"):
             if new.get(key) is None:
                 new[key] = {}
@@ -87,11 +88,9 @@ class EventStrategy(PlainStrategy):
         for key in ("reportingComponent", "reportingInstance"):
             new[key] = new.get(key) or ""
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the event."""
-        del old, context
+        new = write.new
         namespace = new["metadata"].get("namespace", "")
         object_namespace = new["involvedObject"].get("namespace", "")
         field = "involvedObject.namespace"
@@ -105,9 +104,7 @@ class EventStrategy(PlainStrategy):
         return causes + _text_causes(new)
 
 
-def newer_event_causes(
-    causes: list[FieldError], new: JsonObject, old: JsonObject | None
-) -> list[FieldError]:
+def newer_event_causes(causes: list[FieldError], write: ObjectWrite) -> list[FieldError]:
     """Return the causes of an event that was written through events.k8s.io/v1, in its names."""
     renamed = [
         FieldError(cause.type, "reportingController", cause.detail, cause.value)
@@ -115,7 +112,7 @@ def newer_event_causes(
         else cause
         for cause in causes
     ]
-    return renamed + strict_event_causes(new, old)
+    return renamed + strict_event_causes(write.new, write.old or None)
 
 
 def strict_event_causes(new: JsonObject, old: JsonObject | None) -> list[FieldError]:

@@ -114,10 +114,9 @@ def quality_of_service(spec: JsonObject) -> str:
     return "Guaranteed" if is_guaranteed else "Burstable"
 
 
-def pod_causes(pod: JsonObject) -> list[FieldError]:
-    """Return the validation errors of a defaulted pod, apart from its metadata."""
-    spec = pod.get("spec") or {}
-    return _spec_causes(spec, "spec") + beyond_metadata(validate_pod(read_as(Pod, pod)))
+def pod_causes(spec: JsonObject, pod: Pod) -> list[FieldError]:
+    """Return the validation errors of a defaulted pod and its raw spec, apart from the metadata."""
+    return _spec_causes(spec, "spec") + beyond_metadata(validate_pod(pod))
 
 
 def template_causes(template: JsonObject, field: str) -> list[FieldError]:

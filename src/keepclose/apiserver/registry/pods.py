@@ -23,7 +23,7 @@ from keepclose.apiserver.registry.pod_templates import (
     quality_of_service,
     set_admission_defaults,
 )
-from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, read_as, same
+from keepclose.apiserver.registry.strategy import ObjectWrite, PlainStrategy, same
 from keepclose.model.field_errors import FieldError, forbidden_field, invalid, required
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import IMMUTABLE
@@ -53,62 +53,55 @@ class PodStrategy(PlainStrategy):
     returns_deleted = True
     kept_by_status_updates = ("ownerReferences",)
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Set the defaults of a pod and make its address fields agree."""
-        spec = new["spec"] = new.get("spec") or {}
+        spec = write.new["spec"] = write.new.get("spec") or {}
         default_pod_spec(spec)
         default_pod(spec)
-        status = new.get("status") or {}
+        status = write.new.get("status") or {}
         _complete_addresses(status)
         for condition in status.get("conditions") or ():
             # An absent time is written as null, and null has a field manager.
             condition.setdefault("lastProbeTime", None)
             condition.setdefault("lastTransitionTime", None)
 
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults; a new pod is Pending."""
-        super().prepare_create(new, context)
-        set_admission_defaults(new["spec"])
-        new["status"] = {"phase": "Pending", "qosClass": quality_of_service(new["spec"])}
-        if new["spec"].get("schedulingGates"):
-            new["status"]["conditions"] = [{**_GATED, "lastTransitionTime": context.now}]
+    def prepare_create(self, write: ObjectWrite) -> None:
+        """Make the pod Pending, with what admission adds."""
+        super().prepare_create(write)
+        spec = write.new["spec"]
+        set_admission_defaults(spec)
+        status = write.new["status"] = {"phase": "Pending", "qosClass": quality_of_service(spec)}
+        if spec.get("schedulingGates"):
+            status["conditions"] = [{**_GATED, "lastTransitionTime": write.now}]
 
-    def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
-    ) -> None:
+    def prepare_update(self, write: ObjectWrite) -> None:
         """Keep the status, or with a status update everything else."""
-        if not subresource:
+        if not write.subresource:
             # NB: admission comes first; the fields that it adds again do not count as a change.
-            set_admission_defaults(new["spec"])
-        super().prepare_update(new, old, context, subresource=subresource)
-        if subresource == "status":
-            status, before = new.setdefault("status", {}), old.get("status") or {}
+            set_admission_defaults(write.new["spec"])
+        super().prepare_update(write)
+        if write.subresource == "status":
+            status, before = write.new.setdefault("status", {}), write.old.get("status") or {}
             _reconcile_addresses(status, before)
             _keep_set_once(status, before)
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the pod, or of what an update changed."""
-        del context
-        if old is None:
-            return pod_causes(new)
-        return _change_causes(new["spec"], old["spec"])
+        if write.is_create:
+            return pod_causes(write.new["spec"], write.read_new(Pod))
+        return _change_causes(write.new["spec"], write.old["spec"])
 
-    def status_causes(
-        self, new: JsonObject, old: JsonObject, context: WriteContext
-    ) -> list[FieldError]:
+    def status_causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the reported status."""
-        del context
-        causes = beyond_metadata(validate_pod(read_as(Pod, new)))
+        causes = beyond_metadata(validate_pod(write.read_new(Pod)))
         # The single address is in the list too, where it is validated.
         address_causes = [cause for cause in causes if cause.field.startswith("status.podIPs")]
-        return _reported_causes(new.get("status") or {}, old.get("status") or {}) + address_causes
+        status, before = write.new.get("status") or {}, write.old.get("status") or {}
+        return _reported_causes(status, before) + address_causes
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
+    def warnings(self, write: ObjectWrite) -> list[str]:
         """Return a warning when the name of a new pod is no good host name."""
-        del context
-        return [] if old is not None else hostname_warnings(new, "the Pod's hostname")
+        return hostname_warnings(write.new, "the Pod's hostname") if write.is_create else []
 
     def grace_period(self, stored: JsonObject, asked: int | None) -> int | None:
         """Return the grace period in seconds; 0 for a pod without a node and one that has ended."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keepclose.apiserver.registry.metadata import beyond_metadata, carry_system_metadata
+from keepclose.apiserver.registry.metadata import beyond_metadata
 from keepclose.apiserver.registry.service_allocation import (
     Ranges,
     Reservation,
@@ -22,19 +22,12 @@ from keepclose.apiserver.registry.service_allocation import (
     held_addresses,
     held_ports,
 )
-from keepclose.apiserver.registry.strategy import (
-    PlainStrategy,
-    WriteContext,
-    carry,
-    keep,
-    keep_all_but_status,
-    read_as,
-)
+from keepclose.apiserver.registry.strategy import ObjectWrite, PlainStrategy, read_as
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import invalid_object
 from keepclose.model.addresses import cidr_errors, family_of
 from keepclose.model.field_errors import FieldError, invalid, required
-from keepclose.model.gates import Gate
+from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.json_values import JsonObject
 from keepclose.model.metadata_validation import IMMUTABLE
 from keepclose.model.service.defaults import default_families, default_service, hide_on_read
@@ -69,79 +62,68 @@ class ServiceStrategy(PlainStrategy):
         """Allocate from the given ranges."""
         super().__init__(resource)
         self.ranges = ranges
-        # NB: a write is identified by the id of the object that was prepared. The object is kept
-        # here too, so that its id cannot be reused meanwhile.
-        self._reservations: dict[int, tuple[JsonObject, Reservation]] = {}
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Set what a client may leave out."""
-        before = read_as(Service, new)
-        carry(new, before, default_service(before))
+        write.change(default_service(write.read_new(Service)))
 
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults and allocate; raises a StatusError when a range refuses."""
-        new["status"] = {"loadBalancer": {}}
-        before = read_as(Service, new)
-        service = normalize_cluster_ips(default_service(before))
-        service = self._with_families(service, None, context)
-        reservation = Reservation(self.ranges, dry_run=context.dry_run)
+    def prepare_create(self, write: ObjectWrite) -> None:
+        """Allocate; raises a StatusError when a range refuses."""
+        service = normalize_cluster_ips(write.read_new(Service))
+        service = self._with_families(service, None, write.gates)
+        reservation = Reservation(self.ranges, dry_run=write.dry_run)
         service = allocate_for_create(service, reservation)
-        self._reservations[id(new)] = (new, reservation)
-        carry(new, before, prepare_service_for_create(service, gates=context.gates))
+        write.reservation = reservation
+        write.change(prepare_service_for_create(service, gates=write.gates))
+        write.new["status"] = {"loadBalancer": {}}
 
-    def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
-    ) -> None:
-        """Set defaults, keep what was allocated, allocate what is new; or change the status."""
-        carry_system_metadata(new, old)
-        if subresource == "status":
-            new.setdefault("status", {}).setdefault("loadBalancer", {})
-            # NB: defaults follow the type that the client sent, although it is not kept.
-            before = read_as(Service, new)
-            carry(new, before, default_service(before))
-            keep_all_but_status(new, old)
-            return
-        keep(new, old, "status")
-        before, stored = read_as(Service, new), self._stored(old)
-        service = patch_allocated_values(default_service(before), stored)
-        service = self._with_families(normalize_cluster_ips(service, stored), stored, context)
-        reservation = Reservation(self.ranges, dry_run=context.dry_run)
-        service = allocate_for_update(service, stored, reservation)
-        self._reservations[id(new)] = (new, reservation)
-        carry(new, before, prepare_service_for_update(service, stored, gates=context.gates))
-        new.setdefault("status", {}).setdefault("loadBalancer", {})
-
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
-        """Return the validation errors of the Service."""
-        service = read_as(Service, new)
-        if old is None:
-            causes = validate_service(service, gates=context.gates)
+    def prepare_update(self, write: ObjectWrite) -> None:
+        """Keep what was allocated, allocate what is new; or change the status."""
+        if write.subresource == "status":
+            # NB: defaults followed the type that the client sent, although it is not kept.
+            write.keep_all_but_status()
         else:
-            causes = validate_service_update(service, self._stored(old), gates=context.gates)
-        return beyond_metadata(causes)
+            write.keep_status()
+            stored = _read_stored(write)
+            service = patch_allocated_values(write.read_new(Service), stored)
+            service = normalize_cluster_ips(service, stored)
+            service = self._with_families(service, stored, write.gates)
+            reservation = Reservation(self.ranges, dry_run=write.dry_run)
+            service = allocate_for_update(service, stored, reservation)
+            write.reservation = reservation
+            write.change(prepare_service_for_update(service, stored, gates=write.gates))
+        write.new.setdefault("status", {}).setdefault("loadBalancer", {})
 
-    def status_causes(
-        self, new: JsonObject, old: JsonObject, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
+        """Return the validation errors of the Service."""
+        service, gates = write.read_new(Service), write.gates
+        if write.is_create:
+            return beyond_metadata(validate_service(service, gates=gates))
+        return beyond_metadata(validate_service_update(service, _read_stored(write), gates=gates))
+
+    def status_causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of a load balancer's addresses."""
-        service, stored = read_as(Service, new), read_as(Service, old)
-        return beyond_metadata(validate_service_status_update(service, stored, gates=context.gates))
+        service, stored = write.read_new(Service), write.read_old(Service)
+        return beyond_metadata(validate_service_status_update(service, stored, gates=write.gates))
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
+    def on_read(self, write: ObjectWrite) -> None:
+        """Hide the internal traffic policy of an ExternalName Service: it has no such traffic.
+
+        Its clusterIP is shown in the list too, where a change of type has left one behind.
+        """
+        write.change(hide_on_read(normalize_cluster_ips(write.read_new(Service))))
+
+    def warnings(self, write: ObjectWrite) -> list[str]:
         """Return the warnings for the client of an accepted write."""
-        del old, context
-        return service_warnings(read_as(Service, new))
+        return service_warnings(write.read_new(Service))
 
-    def status_warnings(self, new: JsonObject) -> list[str]:
+    def status_warnings(self, write: ObjectWrite) -> list[str]:
         """Return the warnings for the client that reports a load balancer."""
-        return service_status_warnings(read_as(Service, new))
+        return service_status_warnings(write.read_new(Service))
 
-    def settle(self, new: JsonObject, old: JsonObject | None, *, stored: bool) -> None:
-        """Keep what was allocated for this very object, or release it."""
-        del old
-        _, reservation = self._reservations.pop(id(new), (None, None))
+    def settle(self, write: ObjectWrite, *, stored: bool) -> None:
+        """Keep what was allocated for this write, or release it."""
+        reservation, write.reservation = write.reservation, None
         if reservation is not None:
             reservation.settle(stored=stored)
 
@@ -163,24 +145,11 @@ class ServiceStrategy(PlainStrategy):
         for port in held_ports(service):
             self.ranges.ports.release(port)
 
-    def on_read(self, stored: JsonObject) -> None:
-        """Hide the internal traffic policy of an ExternalName Service: it has no such traffic.
-
-        Its clusterIP is shown in the list too, where a change of type has left one behind.
-        """
-        service = read_as(Service, stored)
-        carry(stored, service, hide_on_read(normalize_cluster_ips(service)))
-
-    def _stored(self, old: JsonObject) -> Service:
-        return hide_on_read(normalize_cluster_ips(read_as(Service, old)))
-
-    def _with_families(
-        self, service: Service, old: Service | None, context: WriteContext
-    ) -> Service:
+    def _with_families(self, service: Service, old: Service | None, gates: FeatureGates) -> Service:
         with_families = default_families(
             service,
             cluster_families=self.ranges.families,
-            strict=context.gates.on(Gate.STRICT_IP_CIDR_VALIDATION),
+            strict=gates.on(Gate.STRICT_IP_CIDR_VALIDATION),
             old=old,
         )
         if isinstance(with_families, list):
@@ -194,15 +163,12 @@ class ServiceCIDRStrategy(PlainStrategy):
     has_status = True
     kept_by_status_updates = ("labels", "annotations", "finalizers", "ownerReferences")
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the ranges, or of their update."""
-        del context
-        cidrs: list[str] = (new.get("spec") or {}).get("cidrs") or []
-        if old is None:
+        cidrs: list[str] = (write.new.get("spec") or {}).get("cidrs") or []
+        if write.is_create:
             return _range_causes(cidrs)
-        before: list[str] = (old.get("spec") or {}).get("cidrs") or []
+        before: list[str] = (write.old.get("spec") or {}).get("cidrs") or []
         if len(cidrs) == len(before):
             return [
                 invalid(f"{_CIDRS}[{index}]", cidr, IMMUTABLE)
@@ -236,6 +202,11 @@ def default_service_cidr(cidrs: tuple[str, ...], *, now: str) -> JsonObject:
             ]
         },
     }
+
+
+def _read_stored(write: ObjectWrite) -> Service:
+    """Return the stored Service as readers see it."""
+    return hide_on_read(normalize_cluster_ips(write.read_old(Service)))
 
 
 def _range_causes(cidrs: list[str]) -> list[FieldError]:

@@ -1,39 +1,106 @@
-"""What every kind does with a write, unless its own strategy overrides it.
+"""One write of an object, and what every kind does with it unless its own strategy overrides it.
 
-The write path calls, in this order: `prepare_create` or `prepare_update`, `metadata_causes` (which
-is the same for all kinds), `validate` for the rest, `warnings`, the store, and last `settle` with
-the very object that was prepared and whether it was stored, so that allocations are kept or
-released. Objects are plain JSON values and are changed in place. A typed subset is never encoded
-over a user's object, because that would lose the fields it does not know: `carry` compares the
-struct that was read from the object with the changed struct, and writes only the difference.
+The write path calls, in this order: `set_defaults`, `prepare_create` or `prepare_update`,
+`metadata_causes` (which is the same for all kinds), `validate` for the rest, `on_read`, `warnings`,
+the store, and last `settle`, so that allocations are kept or released. All get the same
+`ObjectWrite`. Objects are plain JSON values and are changed in place. A typed subset is never
+encoded over a user's object, because that would lose the fields it does not know: `carry` compares
+the struct that was read from the object with the changed struct, and writes only the difference.
 `same` compares raw values as Kubernetes does, to which an empty list and none at all are equal.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from keepclose.apiserver.registry.metadata import carry_system_metadata
+from keepclose.apiserver.registry.metadata import carry_system_metadata, read_object_metadata
+from keepclose.apiserver.registry.service_allocation import Reservation
 from keepclose.apiserver.resources import Resource
 from keepclose.apiserver.status_errors import bad_request, invalid_object
 from keepclose.model.decoding import KnownObject, Rejected, convert
 from keepclose.model.field_errors import FieldError
-from keepclose.model.gates import FeatureGates
+from keepclose.model.gates import DEFAULT_GATES, FeatureGates
 from keepclose.model.json_values import JsonObject
 
 Known = TypeVar("Known", bound=KnownObject)
+# All other members of an object are kept by a status update.
+_CHANGED_BY_STATUS_UPDATES: Final = {"apiVersion", "kind", "metadata", "status"}
 
 
-class WriteContext(msgspec.Struct, frozen=True):
-    """The facts of a write that a strategy reads besides the objects."""
+class ObjectWrite:
+    """One write: the object that is to be stored, the stored one, and the facts of the request.
 
-    gates: FeatureGates
-    # RFC 3339, to the second.
-    now: str
-    dry_run: bool = False
+    Strategies change the raw object `new` in place. Kinds with a struct read it by `read_new`,
+    which decodes it once; from then on spec, status and system metadata change only by the methods
+    below, which change the raw object and the struct together.
+    """
+
+    def __init__(
+        self,
+        new: JsonObject,
+        old: JsonObject | None = None,
+        *,
+        gates: FeatureGates = DEFAULT_GATES,
+        now: str = "",
+        dry_run: bool = False,
+        subresource: str = "",
+    ) -> None:
+        """Hold the raw objects; `old` is None on create, `now` is RFC 3339, to the second."""
+        self.new = new
+        # Empty on create.
+        self.old: JsonObject = {} if old is None else old
+        self.is_create = old is None
+        self.gates = gates
+        self.now = now
+        self.dry_run = dry_run
+        self.subresource = subresource
+        # What a strategy has allocated for this write, until it is settled.
+        self.reservation: Reservation | None = None
+        self._new: KnownObject | None = None
+        self._old: KnownObject | None = None
+
+    def read_new(self, kind: type[Known]) -> Known:
+        """Return the new object as its struct; raises a StatusError when it is not one."""
+        if not isinstance(self._new, kind):
+            self._new = read_as(kind, self.new)
+        return self._new
+
+    def read_old(self, kind: type[Known]) -> Known:
+        """Return the stored object as its struct; raises a StatusError when it is not one."""
+        if not isinstance(self._old, kind):
+            self._old = read_as(kind, self.old)
+        return self._old
+
+    def change(self, after: KnownObject) -> None:
+        """Write into the new object what differs between its struct and the given one."""
+        carry(self.new, self.read_new(type(after)), after)
+        self._new = after
+
+    def keep_system_metadata(self) -> None:
+        """Give an update the metadata of the stored object that a client cannot change."""
+        carry_system_metadata(self.new, self.old)
+        if self._new is not None:
+            self._new = msgspec.structs.replace(self._new, metadata=read_object_metadata(self.new))
+
+    def keep_status(self) -> None:
+        """Keep the stored status."""
+        keep(self.new, self.old, "status")
+        if self._new is not None:
+            stored: Any = self.read_old(type(self._new))
+            self._new = msgspec.structs.replace(self._new, status=stored.status)
+
+    def keep_all_but_status(self) -> None:
+        """Keep everything as it is stored but the status and the metadata."""
+        for key in (self.new.keys() | self.old.keys()) - _CHANGED_BY_STATUS_UPDATES:
+            keep(self.new, self.old, key)
+        if self._new is not None:
+            sent: Any = self._new
+            self._new = msgspec.structs.replace(
+                self.read_old(type(self._new)), metadata=sent.metadata, status=sent.status
+            )
 
 
 class KindStrategy:
@@ -52,40 +119,34 @@ class KindStrategy:
     # Whether a delete that takes effect at once is answered with the object, not with a Status.
     returns_deleted = False
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Set what a client may leave out; the write path does so before owners are recorded."""
 
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults, drop what may not be set by a create."""
+    def prepare_create(self, write: ObjectWrite) -> None:
+        """Allocate, drop what may not be set by a create."""
 
-    def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
-    ) -> None:
-        """Set defaults, carry over from the stored object what this write may not change."""
+    def prepare_update(self, write: ObjectWrite) -> None:
+        """Carry over from the stored object what this write may not change; allocate."""
 
-    def validate(
-        self,
-        new: JsonObject,
-        old: JsonObject | None,
-        context: WriteContext,
-        *,
-        subresource: str = "",
-    ) -> list[FieldError]:
-        """Return the validation errors apart from metadata; `old` is the stored object, if any."""
-        del new, old, context, subresource
+    def validate(self, write: ObjectWrite) -> list[FieldError]:
+        """Return the validation errors apart from metadata."""
+        del write
         return []
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
+    def on_read(self, write: ObjectWrite) -> None:
+        """Change the valid object, in place, to what readers see of it."""
+
+    def warnings(self, write: ObjectWrite) -> list[str]:
         """Return the warnings for the client of an accepted write."""
-        del new, old, context
+        del write
         return []
 
-    def status_warnings(self, new: JsonObject) -> list[str]:
+    def status_warnings(self, write: ObjectWrite) -> list[str]:
         """Return the warnings for the client of an accepted status update."""
-        del new
+        del write
         return []
 
-    def settle(self, new: JsonObject, old: JsonObject | None, *, stored: bool) -> None:
+    def settle(self, write: ObjectWrite, *, stored: bool) -> None:
         """Keep what was allocated for this write, or release it."""
 
     def restore(self, stored: JsonObject) -> None:
@@ -93,9 +154,6 @@ class KindStrategy:
 
     def remove(self, old: JsonObject) -> None:
         """Release what a deleted object held."""
-
-    def on_read(self, stored: JsonObject) -> None:
-        """Change a stored object, in place, to what readers see of it."""
 
     def grace_period(self, stored: JsonObject, asked: int | None) -> int | None:
         """Return the grace period in seconds of an object whose deletion a client requests.
@@ -157,68 +215,46 @@ class PlainStrategy(KindStrategy):
         """Serve the objects of one kind."""
         self.resource = resource
 
-    def set_defaults(self, new: JsonObject) -> None:
-        """Set what a client may leave out; called on every write but to a status."""
-
-    def is_new_generation(self, new: JsonObject, old: JsonObject) -> bool:
+    def is_new_generation(self, write: ObjectWrite) -> bool:
         """Return whether an update changes what the generation counts."""
-        return not same(new.get("spec"), old.get("spec"))
+        return not same(write.new.get("spec"), write.old.get("spec"))
 
     def first_status(self) -> JsonObject:
         """Return the status that a new object starts with."""
         return {}
 
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults, start the status and the generation."""
-        del context
+    def prepare_create(self, write: ObjectWrite) -> None:
+        """Start the status and the generation."""
         if self.has_status:
-            new["status"] = self.first_status()
+            write.new["status"] = self.first_status()
         if self.counts_generations:
-            new["metadata"]["generation"] = 1
-        self.set_defaults(new)
+            write.new["metadata"]["generation"] = 1
 
-    def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
-    ) -> None:
-        """Set defaults; keep the status, or with a status update everything else."""
-        del context
-        carry_system_metadata(new, old)
-        if subresource == "status":
-            keep_all_but_status(new, old)
+    def prepare_update(self, write: ObjectWrite) -> None:
+        """Keep the status, or with a status update everything else; count the generation."""
+        metadata, before = write.new["metadata"], write.old["metadata"]
+        if write.subresource == "status":
+            write.keep_all_but_status()
             for key in self.kept_by_status_updates:
-                keep(new["metadata"], old["metadata"], key)
+                keep(metadata, before, key)
             return
-        self.set_defaults(new)
         if self.has_status:
-            keep(new, old, "status")
-        if self.counts_generations and self.is_new_generation(new, old):
-            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+            write.keep_status()
+        if self.counts_generations and self.is_new_generation(write):
+            metadata["generation"] = before.get("generation", 0) + 1
 
-    def validate(
-        self,
-        new: JsonObject,
-        old: JsonObject | None,
-        context: WriteContext,
-        *,
-        subresource: str = "",
-    ) -> list[FieldError]:
+    def validate(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the object, or of its status, apart from the metadata."""
-        if subresource == "status" and old is not None:
-            return self.status_causes(new, old, context)
-        return self.causes(new, old, context)
+        return self.status_causes(write) if write.subresource == "status" else self.causes(write)
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the object."""
-        del new, old, context
+        del write
         return []
 
-    def status_causes(
-        self, new: JsonObject, old: JsonObject, context: WriteContext
-    ) -> list[FieldError]:
+    def status_causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of a status update."""
-        del new, old, context
+        del write
         return []
 
 
@@ -229,12 +265,6 @@ def keep(new: JsonObject, old: JsonObject, key: str) -> None:
         new[key] = msgspec.json.decode(msgspec.json.encode(old[key]))
     else:
         new.pop(key, None)
-
-
-def keep_all_but_status(new: JsonObject, old: JsonObject) -> None:
-    """Keep everything as it is stored but the status and the metadata."""
-    for key in (new.keys() | old.keys()) - {"apiVersion", "kind", "metadata", "status"}:
-        keep(new, old, key)
 
 
 def same(left: Any, right: Any) -> bool:

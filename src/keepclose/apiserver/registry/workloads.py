@@ -17,7 +17,7 @@ from keepclose.apiserver.registry.pod_templates import (
     hostname_warnings,
     template_causes,
 )
-from keepclose.apiserver.registry.strategy import PlainStrategy, WriteContext, same
+from keepclose.apiserver.registry.strategy import ObjectWrite, PlainStrategy, same
 from keepclose.model.field_errors import (
     FieldError,
     forbidden_field,
@@ -74,24 +74,22 @@ class WorkloadStrategy(PlainStrategy):
     # Whether a create warns when the name makes no good host names.
     warns_of_names = True
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Set the defaults of the template and the spec."""
-        spec = new["spec"] = new.get("spec") or {}
+        spec = write.new["spec"] = write.new.get("spec") or {}
         template = spec["template"] = spec.get("template") or {}
         template["metadata"] = template.get("metadata") or {}
         template["spec"] = template.get("spec") or {}
         default_pod_spec(template["spec"])
 
-    def causes(
-        self, new: JsonObject, old: JsonObject | None, context: WriteContext
-    ) -> list[FieldError]:
+    def causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the spec; the selector is immutable."""
-        del context
-        spec = new["spec"]
+        spec = write.new["spec"]
         causes = _negative_causes(spec, "spec", self.amounts) + self.selector_and_template(spec)
         causes += self.strategy_causes(spec)
-        if old is not None and not same(spec.get("selector"), old["spec"].get("selector")):
-            causes.append(invalid("spec.selector", spec.get("selector"), IMMUTABLE))
+        selector = spec.get("selector")
+        if not write.is_create and not same(selector, write.old["spec"].get("selector")):
+            causes.append(invalid("spec.selector", selector, IMMUTABLE))
         return causes
 
     def selector_and_template(self, spec: JsonObject) -> list[FieldError]:
@@ -110,12 +108,11 @@ class WorkloadStrategy(PlainStrategy):
                 return causes
         return causes + self.template_and_policy(spec)
 
-    def warnings(self, new: JsonObject, old: JsonObject | None, context: WriteContext) -> list[str]:
+    def warnings(self, write: ObjectWrite) -> list[str]:
         """Return a warning when the name of a new workload makes no good host names."""
-        del context
-        if old is not None or not self.warns_of_names:
+        if not write.is_create or not self.warns_of_names:
             return []
-        return hostname_warnings(new, "Pod names and hostnames")
+        return hostname_warnings(write.new, "Pod names and hostnames")
 
     def template_and_policy(self, spec: JsonObject) -> list[FieldError]:
         """Return the validation errors of the template; the selector must be valid."""
@@ -140,12 +137,9 @@ class WorkloadStrategy(PlainStrategy):
         del spec
         return []
 
-    def status_causes(
-        self, new: JsonObject, old: JsonObject, context: WriteContext
-    ) -> list[FieldError]:
+    def status_causes(self, write: ObjectWrite) -> list[FieldError]:
         """Return the validation errors of the numbers in the status."""
-        del context
-        status, before = new.get("status") or {}, old.get("status") or {}
+        status, before = write.new.get("status") or {}, write.old.get("status") or {}
         causes = _negative_causes(status, "status", self.status_amounts)
         total, ready = status.get("replicas", 0), status.get("readyReplicas", 0)
         if "replicas" in self.status_amounts:
@@ -185,10 +179,10 @@ class DeploymentStrategy(WorkloadStrategy):
         "collisionCount",
     )
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Set one replica, and rolling updates of 25 %."""
-        super().set_defaults(new)
-        spec = new["spec"]
+        super().set_defaults(write)
+        spec = write.new["spec"]
         strategy = spec["strategy"] = spec.get("strategy") or {}
         strategy["type"] = strategy.get("type") or "RollingUpdate"
         if strategy["type"] == "RollingUpdate":
@@ -196,10 +190,10 @@ class DeploymentStrategy(WorkloadStrategy):
             _default(rolling, maxUnavailable="25%", maxSurge="25%")
         _default(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600)
 
-    def is_new_generation(self, new: JsonObject, old: JsonObject) -> bool:
+    def is_new_generation(self, write: ObjectWrite) -> bool:
         """Return whether the spec or an annotation changed."""
-        return super().is_new_generation(new, old) or not same(
-            new["metadata"].get("annotations"), old["metadata"].get("annotations")
+        return super().is_new_generation(write) or not same(
+            write.new["metadata"].get("annotations"), write.old["metadata"].get("annotations")
         )
 
     def strategy_causes(self, spec: JsonObject) -> list[FieldError]:
@@ -238,10 +232,10 @@ class ReplicaSetStrategy(WorkloadStrategy):
         "terminatingReplicas",
     )
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Set one replica."""
-        super().set_defaults(new)
-        _default(new["spec"], replicas=1)
+        super().set_defaults(write)
+        _default(write.new["spec"], replicas=1)
 
     def first_status(self) -> JsonObject:
         """Return a status of no replicas."""
@@ -264,37 +258,36 @@ class DaemonSetStrategy(WorkloadStrategy):
         "collisionCount",
     )
 
-    def set_defaults(self, new: JsonObject) -> None:
+    def set_defaults(self, write: ObjectWrite) -> None:
         """Set rolling updates of one pod at a time."""
-        super().set_defaults(new)
-        spec = new["spec"]
+        super().set_defaults(write)
+        spec = write.new["spec"]
         strategy = spec["updateStrategy"] = spec.get("updateStrategy") or {}
         strategy["type"] = strategy.get("type") or "RollingUpdate"
         if strategy["type"] == "RollingUpdate":
             rolling = strategy["rollingUpdate"] = strategy.get("rollingUpdate") or {}
             _default(rolling, maxUnavailable=1, maxSurge=0)
         _default(spec, revisionHistoryLimit=10)
-        if TEMPLATE_GENERATION not in (new["metadata"].get("annotations") or {}):
-            _annotate(new, "0")
+        if TEMPLATE_GENERATION not in (write.new["metadata"].get("annotations") or {}):
+            _annotate(write.new, "0")
 
     def first_status(self) -> JsonObject:
         """Return a status of no pods."""
         return dict.fromkeys(self.status_amounts[:4], 0)
 
-    def prepare_create(self, new: JsonObject, context: WriteContext) -> None:
-        """Set defaults, and the first generation of the template."""
-        super().prepare_create(new, context)
-        _annotate(new, "1")
+    def prepare_create(self, write: ObjectWrite) -> None:
+        """Set the first generation of the template."""
+        super().prepare_create(write)
+        _annotate(write.new, "1")
 
-    def prepare_update(
-        self, new: JsonObject, old: JsonObject, context: WriteContext, *, subresource: str = ""
-    ) -> None:
-        """Set defaults, and count the generations of the template."""
-        super().prepare_update(new, old, context, subresource=subresource)
-        counted = (old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0")
-        changed = not same(new["spec"].get("template"), old["spec"].get("template"))
+    def prepare_update(self, write: ObjectWrite) -> None:
+        """Count the generations of the template."""
+        super().prepare_update(write)
+        counted = (write.old["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0")
+        changed = not same(write.new["spec"].get("template"), write.old["spec"].get("template"))
         generation = parse_natural(counted)
-        _annotate(new, str(generation + 1) if changed and generation is not None else counted)
+        text = str(generation + 1) if changed and generation is not None else counted
+        _annotate(write.new, text)
 
     def selector_and_template(self, spec: JsonObject) -> list[FieldError]:
         """Return the validation errors of the selector, the template, or both together."""

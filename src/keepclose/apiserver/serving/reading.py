@@ -38,7 +38,7 @@ _CONTINUE_API_VERSION: Final = "meta.k8s.io/v1"
 _decode_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _label_matchers: WeakValueDictionary[LabelSelector, LabelMatcher] = WeakValueDictionary()
 _field_matchers: WeakValueDictionary[FieldSelector, FieldMatcher] = WeakValueDictionary()
-# By the id of the entry. The value holds the entry, so that its id is not reused.
+# By the version of the entry, which another store of the process may have too.
 _cached_fields: dict[int, tuple[Entry, Resource, dict[str, str]]] = {}
 
 
@@ -103,14 +103,14 @@ def _field_matcher(selector: FieldSelector) -> FieldMatcher | None:
 
 def _read_fields(resource: Resource, entry: Entry) -> dict[str, str]:
     """Return all selectable fields of the object."""
-    cached = _cached_fields.get(id(entry))
+    cached = _cached_fields.get(entry.version)
     if cached is not None and cached[0] is entry and cached[1] is resource:
         return cached[2]
     obj = _decode_selectable(resource, entry.data)
     values = {field: _text_at(obj, field) for field in resource.selectable}
     if len(_cached_fields) >= _MAX_CACHED:
         _cached_fields.clear()
-    _cached_fields[id(entry)] = (entry, resource, values)
+    _cached_fields[entry.version] = (entry, resource, values)
     return values
 
 

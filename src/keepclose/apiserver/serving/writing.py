@@ -22,7 +22,7 @@ from keepclose.apiserver.registry import events
 from keepclose.apiserver.registry.deletion import is_finished
 from keepclose.apiserver.registry.events import newer_event_causes
 from keepclose.apiserver.registry.metadata import metadata_causes
-from keepclose.apiserver.registry.strategy import KindStrategy, WriteContext
+from keepclose.apiserver.registry.strategy import KindStrategy, ObjectWrite
 from keepclose.apiserver.resources import BY_STORE, Resource
 from keepclose.apiserver.schema.checking import check_object
 from keepclose.apiserver.schema.types import Type, load_types
@@ -132,10 +132,10 @@ class ObjectWriter:
         if metadata.get("resourceVersion") and not options.dry_run:
             message = "resourceVersion should not be set on objects to be created"
             raise StatusError(500, "", message)
-        now = timestamp()
-        self._assign_metadata(target, metadata, now)
-        new = self._record_managers(target, None, new, manager=manager, now=now)
-        return self._store_new(target.resource, new, options, now=now, rights=rights)
+        write = ObjectWrite(new, gates=self.gates, now=timestamp(), dry_run=options.dry_run)
+        self._assign_metadata(target, write)
+        self._record_managers(target, write, manager)
+        return self._store_new(target.resource, write, rights)
 
     def update(
         self,
@@ -157,12 +157,17 @@ class ObjectWriter:
             raise not_found(resource.plural, resource.group, target.name)
         old = msgspec.json.decode(entry.data)
         check_versions(resource, new["metadata"], old["metadata"], self.strategy_of(resource))
-        now = timestamp()
-        new = self._record_managers(target, old, new, manager=manager, now=now)
-        if target.subresource == "scale":
+        write = ObjectWrite(
+            new,
+            old,
+            gates=self.gates,
+            now=timestamp(),
+            dry_run=options.dry_run,
             # A scale has its own field manager for the replicas; otherwise it is a usual update.
-            target = target._replace(subresource="")
-        return self._store_update(target, new, entry, old, options, now=now, rights=rights)
+            subresource="" if target.subresource == "scale" else target.subresource,
+        )
+        self._record_managers(target, write, manager)
+        return self._store_update(target, write, entry, rights)
 
     def apply(
         self,
@@ -201,104 +206,87 @@ class ObjectWriter:
         )
         check_object(self.type_of(resource, target), merged)
         strategy = self.strategy_of(resource)
-        if entry is None or stored is None:
-            self._assign_metadata(target, merged["metadata"], now)
-            merged = events.to_stored(resource, merged)
-            strategy.set_defaults(merged)
-            return self._store_new(resource, merged, options, now=now, rights=rights)
-        check_versions(resource, merged["metadata"], stored["metadata"], strategy)
-        merged = events.to_stored(resource, merged)
-        strategy.set_defaults(merged)
-        return self._store_update(target, merged, entry, stored, options, now=now, rights=rights)
+        write = ObjectWrite(
+            events.to_stored(resource, merged),
+            stored,
+            gates=self.gates,
+            now=now,
+            dry_run=options.dry_run,
+            subresource=target.subresource,
+        )
+        if entry is None:
+            self._assign_metadata(target, write)
+            strategy.set_defaults(write)
+            return self._store_new(resource, write, rights)
+        check_versions(resource, write.new["metadata"], write.old["metadata"], strategy)
+        strategy.set_defaults(write)
+        return self._store_update(target, write, entry, rights)
 
-    def _assign_metadata(self, target: RequestTarget, metadata: JsonObject, now: str) -> None:
+    def _assign_metadata(self, target: RequestTarget, write: ObjectWrite) -> None:
         """Set the metadata of a new object that the server assigns."""
+        metadata: JsonObject = write.new["metadata"]
         assign_namespace(self.store, target, metadata)
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = generate_name(self.store, target, str(metadata["generateName"]))
         for name in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
             metadata.pop(name, None)
         metadata["uid"] = str(uuid.uuid4())
-        metadata["creationTimestamp"] = now
+        metadata["creationTimestamp"] = write.now
 
-    def _record_managers(
-        self,
-        target: RequestTarget,
-        old: JsonObject | None,
-        new: JsonObject,
-        *,
-        manager: str,
-        now: str,
-    ) -> JsonObject:
-        """Return the object with defaults and managedFields, in its stored version."""
+    def _record_managers(self, target: RequestTarget, write: ObjectWrite, manager: str) -> None:
+        """Set the defaults and managedFields, and bring the object to its stored version."""
         resource = target.resource
+        strategy = self.strategy_of(resource)
         if not resource.stored_as:
-            self.strategy_of(resource).set_defaults(new)
+            strategy.set_defaults(write)
         record_update(
-            None if old is None else events.from_stored(resource, old),
-            new,
+            None if write.is_create else events.from_stored(resource, write.old),
+            write.new,
             type=self.type_of(resource, target),
             api_version=resource.api_version,
             manager=manager,
             # NB: as in kube-apiserver, the manager of a scale has no time.
-            now=None if target.subresource == "scale" else now,
+            now=None if target.subresource == "scale" else write.now,
             subresource=target.subresource,
         )
-        return events.to_stored(resource, new)
+        if resource.stored_as:
+            write.new = events.to_stored(resource, write.new)
+            strategy.set_defaults(write)
 
     def _store_new(
-        self,
-        resource: Resource,
-        new: JsonObject,
-        options: WriteOptions,
-        *,
-        now: str,
-        rights: WriteRights | None,
+        self, resource: Resource, write: ObjectWrite, rights: WriteRights | None
     ) -> Written:
         strategy = self.strategy_of(resource)
-        context = WriteContext(self.gates, now, options.dry_run)
-        metadata = new["metadata"]
+        new, metadata = write.new, write.new["metadata"]
         name = str(metadata.get("name") or "")
         stored = False
         try:
-            strategy.prepare_create(new, context)
-            causes = metadata_causes(resource, new, None, gates=self.gates)
-            causes += strategy.validate(new, None, context)
-            if resource.stored_as:
-                causes = newer_event_causes(causes, new, None)
-            if causes:
-                raise invalid_object(resource.kind, BY_STORE[resource.store].group, name, causes)
+            strategy.prepare_create(write)
+            self._validate(resource, write, name)
             if rights is not None:
                 rights.check_create(new)
-            strategy.on_read(new)
-            warnings = strategy.warnings(new, None, context)
+            strategy.on_read(write)
+            warnings = strategy.warnings(write)
             if self.store.get(resource.store, metadata.get("namespace", ""), name) is not None:
                 failure = already_exists(resource.plural, resource.group, name)
                 failure.warnings = warnings
                 raise failure
             entry = None
-            if not options.dry_run:
+            if not write.dry_run:
                 with _as_etcd_errors():
                     entry = self.store.create(resource.store, new, max_bytes=MAX_OBJECT_BYTES)
-            stored = not options.dry_run
+            stored = not write.dry_run
             returned = events.from_stored(resource, new)
             return Written(returned, warnings, created=True, entry=entry)
         finally:
-            strategy.settle(new, None, stored=stored)
+            strategy.settle(write, stored=stored)
 
     def _store_update(
-        self,
-        target: RequestTarget,
-        new: JsonObject,
-        entry: Entry,
-        old: JsonObject,
-        options: WriteOptions,
-        *,
-        now: str,
-        rights: WriteRights | None,
+        self, target: RequestTarget, write: ObjectWrite, entry: Entry, rights: WriteRights | None
     ) -> Written:
         resource = target.resource
         strategy = self.strategy_of(resource)
+        new, old = write.new, write.old
         metadata: JsonObject = new["metadata"]
         if target.namespace:
             metadata["namespace"] = target.namespace
@@ -306,27 +294,18 @@ class ObjectWriter:
         metadata["resourceVersion"] = old["metadata"]["resourceVersion"]
         if rights is not None:
             rights.check_update(new, old)
-        context = WriteContext(self.gates, now, options.dry_run)
+        write.keep_system_metadata()
         stored = False
         try:
-            strategy.prepare_update(new, old, context, subresource=target.subresource)
-            causes = metadata_causes(resource, new, old, gates=self.gates)
-            causes += strategy.validate(new, old, context, subresource=target.subresource)
-            if resource.stored_as:
-                causes = newer_event_causes(causes, new, old)
-            if causes:
-                raise invalid_object(
-                    resource.kind, BY_STORE[resource.store].group, target.name, causes
-                )
-            strategy.on_read(new)
-            if target.subresource:
-                warnings = strategy.status_warnings(new)
-            else:
-                warnings = strategy.warnings(new, old, context)
+            strategy.prepare_update(write)
+            self._validate(resource, write, target.name)
+            strategy.on_read(write)
+            warn = strategy.status_warnings if write.subresource else strategy.warnings
+            warnings = warn(write)
             restore_times(old, new)
             if new == old:
                 return Written(events.from_stored(resource, old), warnings, entry=entry)
-            if options.dry_run:
+            if write.dry_run:
                 return Written(events.from_stored(resource, new), warnings)
             if is_finished(new):
                 entry = self.store.delete(resource.store, target.namespace, target.name, final=new)
@@ -342,7 +321,16 @@ class ObjectWriter:
                 stored = True
             return Written(events.from_stored(resource, new), warnings, entry=entry)
         finally:
-            strategy.settle(new, old, stored=stored)
+            strategy.settle(write, stored=stored)
+
+    def _validate(self, resource: Resource, write: ObjectWrite, name: str) -> None:
+        """Raise StatusError for an invalid object."""
+        causes = metadata_causes(resource, write.new, write.old or None, gates=write.gates)
+        causes += self.strategy_of(resource).validate(write)
+        if resource.stored_as:
+            causes = newer_event_causes(causes, write)
+        if causes:
+            raise invalid_object(resource.kind, BY_STORE[resource.store].group, name, causes)
 
 
 def _removes_finalizer(old: JsonObject, new: JsonObject) -> bool:
