@@ -186,4 +186,4 @@ def _auto_messages() -> Iterator[str]:
     homeless = SliceSet(create=(builders.endpoint_slice(*(builders.endpoint(),) * 3),))
     result = allocate_proportionally(homeless, ratios=equal, address_type="", populated=False)
     for event in result.events:
-        yield event.message.rpartition(", addressType: ")[0]
+        yield event.text

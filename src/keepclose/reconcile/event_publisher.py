@@ -91,7 +91,7 @@ class RecordingEventPublisher:
             enabled = (address_type for address_type in plan.totals if address_type not in before)
             events.update({address_type: enabled_event(address_type) for address_type in enabled})
         for event in plan.events:
-            events[event.message.rpartition(", addressType: ")[2]] = event
+            events[event.address_type] = event
         return events
 
     def publish_failure(self, service: Service, reason: str, message: str) -> None:

@@ -183,16 +183,14 @@ def is_overloaded(totals: Mapping[str, int], ratios: Mapping[str, float] | None)
 
 def enabled_event(address_type: str) -> TopologyEvent:
     """Return the event for a Service that gets hints for the first time."""
-    message = f"Topology Aware Hints has been enabled, addressType: {address_type}"
-    return TopologyEvent("Normal", "TopologyAwareHintsEnabled", message)
+    text = "Topology Aware Hints has been enabled"
+    return TopologyEvent("Normal", "TopologyAwareHintsEnabled", text, address_type)
 
 
 def disabled_event(address_type: str, message: str | None = None) -> TopologyEvent:
     """Return the event for a Service that loses its hints or cannot get any; `message` says why."""
     text = message or "Topology Aware Hints has been disabled"
-    return TopologyEvent(
-        "Warning", "TopologyAwareHintsDisabled", f"{text}, addressType: {address_type}"
-    )
+    return TopologyEvent("Warning", "TopologyAwareHintsDisabled", text, address_type)
 
 
 def _without_hints(

@@ -141,8 +141,17 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TopologyEvent(msgspec.Struct, frozen=True):
-    """An event on a Service: type Normal or Warning, a CamelCase reason, and a message."""
+    """An event on a Service: type Normal or Warning, a CamelCase reason, and a text.
+
+    `address_type` is that of the slices concerned; "" for an event about all of them.
+    """
 
     type: str
     reason: str
-    message: str
+    text: str
+    address_type: str = ""
+
+    @property
+    def message(self) -> str:
+        """The text, with the address type as the EndpointSlice controller of Kubernetes adds it."""
+        return f"{self.text}, addressType: {self.address_type}" if self.address_type else self.text

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -183,7 +184,17 @@ class Selection(msgspec.Struct, frozen=True):
     """What traffic from outside to a node port, load balancer or external IP gets."""
     external_from_inside: Outcome
     """What pods and processes of this node get at those addresses: never less than Cluster."""
-    reasons: tuple[Reason, ...]
+    internal_reasons: tuple[Reason, ...]
+    """What internalTrafficPolicy does."""
+    external_reasons: tuple[Reason, ...]
+    """What externalTrafficPolicy does."""
+    other_reasons: tuple[Reason, ...]
+    """Reasons that concern the traffic of both directions."""
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """All reasons, those of policies first."""
+        return self.internal_reasons + self.external_reasons + self.other_reasons
 
 
 def select(
@@ -234,11 +245,8 @@ def select(
     if is_external and external_policy is TrafficPolicy.LOCAL:
         from_inside = via_cluster
 
+    explain = partial(explain_policy, port, local=local, prefers_local=prefers_local, node=node)
     reasons: list[Reason] = []
-    for direction in (INTERNAL, EXTERNAL) if is_external else (INTERNAL,):
-        reasons += explain_policy(
-            port, direction, local=local, prefers_local=prefers_local, node=node
-        )
     if any(outcome is via_cluster for outcome in (internal, external, from_inside)):
         reasons += choice.reasons
     reachable = _reachable(endpoints, choice, local, uses_cluster=uses_cluster)
@@ -259,7 +267,9 @@ def select(
         internal=internal,
         external=external,
         external_from_inside=from_inside,
-        reasons=tuple(reasons),
+        internal_reasons=explain(INTERNAL),
+        external_reasons=explain(EXTERNAL) if is_external else (),
+        other_reasons=tuple(reasons),
     )
 
 

@@ -67,7 +67,10 @@ def _service(resolved: ResolvedService) -> dict[str, Any]:
             "reasons": [_reason(reason) for reason in (*strategy.reasons, *resolved.reasons)],
         },
         "slices": [msgspec.to_builtins(endpoint_slice) for endpoint_slice in resolved.slices],
-        "events": [msgspec.to_builtins(event) for event in resolved.events],
+        "events": [
+            {"type": event.type, "reason": event.reason, "message": event.message}
+            for event in resolved.events
+        ],
         "conditions": [msgspec.to_builtins(condition) for condition in resolved.conditions],
         "errors": list(resolved.errors),
         "nodes": {

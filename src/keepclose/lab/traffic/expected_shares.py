@@ -22,8 +22,6 @@ from keepclose.model.workload import Pod
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint, collect_endpoints
 from keepclose.routing.reasons import VISIBLE_IN_SELECTION, Reason, ReasonCode
 from keepclose.routing.selection import (
-    EXTERNAL,
-    INTERNAL,
     Outcome,
     PacketVerdict,
     Selection,
@@ -206,23 +204,21 @@ def is_unlikely(count: int, whole: int, share: float, *, limit: float) -> bool:
 def _reasons(
     port: RoutedPort, selection: Selection, outcome: Outcome, *, from_outside: bool
 ) -> tuple[Reason, ...]:
-    direction, opposite = (EXTERNAL, INTERNAL) if from_outside else (INTERNAL, EXTERNAL)
     policy = port.external_policy if from_outside else port.internal_policy
+    of_policy = selection.external_reasons if from_outside else selection.internal_reasons
     is_local = policy is TrafficPolicy.LOCAL or (
         policy is TrafficPolicy.PREFER_LOCAL
         and bool(outcome.endpoints)
         and outcome.endpoints is selection.local
     )
-    kept: list[Reason] = []
-    for reason in selection.reasons:
-        # NB: a selection has reasons of both directions; the message begins with the field.
-        if reason.code in VISIBLE_IN_SELECTION or reason.message.startswith(opposite.field):
-            continue
-        is_about_policy = reason.message.startswith(direction.field)
-        if is_local and not is_about_policy and reason.code is not ReasonCode.NO_ENDPOINTS:
-            continue
-        kept.append(reason)
-    return tuple(kept)
+    others = [
+        reason
+        for reason in selection.other_reasons
+        if not is_local or reason.code is ReasonCode.NO_ENDPOINTS
+    ]
+    return tuple(
+        reason for reason in (*of_policy, *others) if reason.code not in VISIBLE_IN_SELECTION
+    )
 
 
 def _tail(count: int, whole: int, share: float) -> float:
