@@ -13,10 +13,10 @@ from keepclose.routing.conditions import (
     Acknowledgements,
     NodeSample,
     find_obstacle,
-    hint_levels,
     merge_conditions,
     service_conditions,
 )
+from keepclose.routing.hint_facts import hint_levels
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.strategy import choose_strategy
 from keepclose.routing.topology import followed_levels

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -550,6 +551,43 @@ def test_conditions_need_their_gate() -> None:
         ("TrafficDistributionAccepted", "True"),
         ("TrafficDistributionProgrammed", "True"),
     ]
+
+
+class CountedEndpoints(tuple[Endpoint, ...]):
+    """The endpoints of a slice, with the number of those that were read."""
+
+    __slots__ = ()
+    read: ClassVar[list[Endpoint]] = []
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        """Yield each endpoint, and record it."""
+        for item in super().__iter__():
+            self.read.append(item)
+            yield item
+
+
+@pytest.mark.parametrize("count", [1_000, 10_000])
+def test_a_changed_pod_costs_the_same_with_conditions_however_many_endpoints_there_are(
+    count: int,
+) -> None:
+    """No endpoint of a slice that stays is read again, though the conditions count them all."""
+    pods = [
+        pod(f"p{n:05}", f"n{n % 3 + 1}", ip=f"10.0.{n // 250}.{n % 250 + 1}") for n in range(count)
+    ]
+    made = service(traffic_distribution="PreferSameZone")
+    planner = ServicePlanner(
+        made, cluster=ClusterNodes.of(ZONES), settings=PlannerSettings(gates=ALL)
+    )
+    for ready in pods:
+        planner.set_pod(ready)
+    for piece in apply_plan([], planner.plan().plans["IPv4"]):
+        planner.observe(replace(piece, endpoints=CountedEndpoints(piece.endpoints)))
+    assert planner.plan().conditions[1].message == f"all {count} ready endpoints are hinted"
+    CountedEndpoints.read.clear()
+    planner.set_pod(pod("p00000", "n1", ip="10.0.0.1", ready=False))
+    plan = planner.plan()
+    assert plan.conditions[1].message == f"all {count - 1} ready endpoints are hinted"
+    assert (len(plan.plans["IPv4"].update), len(CountedEndpoints.read)) == (1, 0)
 
 
 def test_a_known_memory_of_hints_silences_the_event() -> None:

@@ -38,9 +38,9 @@ from keepclose.routing.conditions import (
     NodeSample,
     add_honored,
     find_obstacle,
-    hint_levels,
     is_programmed,
 )
+from keepclose.routing.hint_facts import FactsOf
 
 TICK_S: Final = 5.0
 """How often the owner of a ledger must call `tick`."""
@@ -331,11 +331,13 @@ class HonoredConditions:
         ledger: AcknowledgementLedger,
         *,
         slices_of: Callable[[NamespacedName], Iterable[EndpointSlice]],
+        facts_of: Callable[[NamespacedName], FactsOf],
         gates: FeatureGates,
         prefix: str = "",
     ) -> None:
         self._ledger = ledger
         self._slices_of = slices_of
+        self._facts_of = facts_of
         self._gates = gates
         self._prefix = prefix
 
@@ -358,7 +360,9 @@ class HonoredConditions:
             is_answered = self._ledger.follow(key)
             return add_honored(conditions, obstacle if is_answered else None, prefix=self._prefix)
         slices = list(self._slices_of(key))
-        acknowledgements = self._ledger.evaluate(key, newest_version(slices), hint_levels(slices))
+        facts = self._facts_of(key)
+        levels = frozenset[HintLevel]().union(*(facts(item).levels for item in slices))
+        acknowledgements = self._ledger.evaluate(key, newest_version(slices), levels)
         return add_honored(conditions, acknowledgements, prefix=self._prefix)
 
 

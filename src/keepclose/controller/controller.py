@@ -95,12 +95,6 @@ class Controller:
         observer.watch_queue(CONTROLLER_QUEUE, self.queue)
         latencies = PodLatencies(clock, on_reached=observer.reached)
         self.acknowledgements = AcknowledgementLedger(on_due=self.queue.add)
-        honored = HonoredConditions(
-            self.acknowledgements,
-            slices_of=lambda key: self.caches.slices_of(key, settings.plan.managed_by),
-            gates=settings.plan.gates,
-            prefix=settings.plan.condition_prefix,
-        )
         tracker = SliceTracker()
         self.guard = SliceGuard(
             self.caches.slices,
@@ -114,6 +108,13 @@ class Controller:
         self.contention = Contention(clock)
         observer.watch_contention(self.contention)
         self.planners = ServicePlanners(self.caches, settings.plan)
+        honored = HonoredConditions(
+            self.acknowledgements,
+            slices_of=lambda key: self.caches.slices_of(key, settings.plan.managed_by),
+            facts_of=self.planners.facts_of,
+            gates=settings.plan.gates,
+            prefix=settings.plan.condition_prefix,
+        )
         self.event_handlers = EventHandlers(
             self.caches,
             settings=settings,

@@ -262,6 +262,7 @@ class Reconciler:
                 dropped=dropped,
                 heuristic_failed="" if plan.failure is None else plan.failure.message,
                 rival=other_writer,
+                facts=self._planners.facts_of(service.key),
             )
         await self._write_status(current, desired, outcome)
 

@@ -15,6 +15,7 @@ from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
 from keepclose.reconcile.caches import Caches
+from keepclose.routing.hint_facts import FactsOf, slice_facts
 from keepclose.slices.changes import has_same_spec, is_managed_by
 from keepclose.slices.service_planner import ServicePlanner
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
@@ -67,6 +68,11 @@ class ServicePlanners:
         entry = self._entries.get(key)
         if entry is not None:
             entry.slices[name] = None
+
+    def facts_of(self, key: NamespacedName) -> FactsOf:
+        """Return the function from the slices of a Service to their facts."""
+        entry = self._entries.get(key)
+        return slice_facts if entry is None else entry.planner.facts.of
 
     def drop(self, key: NamespacedName) -> None:
         """Drop the planner of a Service; the next sync builds it again."""

@@ -29,7 +29,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.field_errors import describe_fields, differing_fields
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
-from keepclose.routing.conditions import hint_levels
+from keepclose.routing.hint_facts import hint_levels
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.packing import SlicePlan, take_over
 from keepclose.slices.service_planner import ServicePlan

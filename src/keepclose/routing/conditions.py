@@ -22,7 +22,6 @@ import msgspec
 
 from keepclose.model.acknowledgements import HintLevel
 from keepclose.model.addresses import IPV4, IPV6
-from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.field_errors import describe_fields
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
@@ -304,23 +303,6 @@ def find_obstacle(service: Service, *, gates: FeatureGates) -> Obstacle | None:
             f"internalTrafficPolicy {policy} governs traffic within the cluster",
         )
     return None
-
-
-def hint_levels(slices: Iterable[EndpointSlice]) -> frozenset[HintLevel]:
-    """Return the levels of hints that endpoints of the slices have."""
-    levels: set[HintLevel] = set()
-    for endpoint_slice in slices:
-        for endpoint in endpoint_slice.endpoints:
-            hints = endpoint.hints
-            if hints is None:
-                continue
-            if hints.for_zones:
-                levels.add(HintLevel.ZONES)
-            if hints.for_nodes:
-                levels.add(HintLevel.NODES)
-            if len(levels) == len(HintLevel):
-                return frozenset(levels)
-    return frozenset(levels)
 
 
 def judge_honored(acks: Acknowledgements | Obstacle) -> Condition:

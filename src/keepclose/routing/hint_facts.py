@@ -13,12 +13,13 @@ the location of an endpoint. Callers pass ready endpoints only; without hints th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from shlex import quote
 
 import msgspec
 
+from keepclose.model.acknowledgements import HintLevel
 from keepclose.model.endpointslice.types import (
     Endpoint,
     EndpointHints,
@@ -32,13 +33,14 @@ from keepclose.routing.reasons import Reason, ReasonCode
 
 _node_hints = attrgetter("node_hints")
 _zone_hints = attrgetter("zone_hints")
+_SPARE_FACTS = 4
 
 FollowedHints = tuple[tuple[PortEndpoint, ...], Reason | None]
 """Endpoints hinted for the node, () if the level does not count, and the reason."""
 
 
 class SliceFacts(msgspec.Struct, frozen=True):
-    """Facts about the ready endpoints of a slice; `any_hints` covers all endpoints."""
+    """Facts about the ready endpoints of a slice; `any_hints` and `levels` cover all endpoints."""
 
     ready: int
     by_zone: dict[str, int]
@@ -57,6 +59,8 @@ class SliceFacts(msgspec.Struct, frozen=True):
     """Every ready endpoint is hinted to exactly its own node, or has none and no hint."""
     any_hints: bool
     """Some endpoint, ready or not, carries a hints object."""
+    levels: frozenset[HintLevel]
+    """The levels of hints that endpoints have, ready or not."""
     zoneless: Endpoint | None
     """The first ready endpoint without a zone."""
     nodeless: Endpoint | None
@@ -116,9 +120,48 @@ def slice_facts(endpoint_slice: EndpointSlice) -> SliceFacts:
         own_zones=own_zones,
         own_nodes=own_nodes,
         any_hints=any_hints,
+        levels=hint_levels([endpoint_slice]) if any_hints else frozenset(),
         zoneless=zoneless,
         nodeless=nodeless,
     )
+
+
+def hint_levels(slices: Iterable[EndpointSlice]) -> frozenset[HintLevel]:
+    """Return the levels of hints that endpoints of the slices have."""
+    levels: set[HintLevel] = set()
+    for endpoint_slice in slices:
+        for endpoint in endpoint_slice.endpoints:
+            hints = endpoint.hints
+            if hints is None:
+                continue
+            if hints.for_zones:
+                levels.add(HintLevel.ZONES)
+            if hints.for_nodes:
+                levels.add(HintLevel.NODES)
+            if len(levels) == len(HintLevel):
+                return frozenset(levels)
+    return frozenset(levels)
+
+
+class FactsCache:
+    """The facts of slices, computed once per object."""
+
+    def __init__(self) -> None:
+        # The slice is kept so that its id stays its own.
+        self._facts: dict[int, tuple[EndpointSlice, SliceFacts]] = {}
+
+    def of(self, endpoint_slice: EndpointSlice) -> SliceFacts:
+        """Return the facts of a slice."""
+        cached = self._facts.get(id(endpoint_slice))
+        if cached is None:
+            cached = self._facts[id(endpoint_slice)] = (endpoint_slice, slice_facts(endpoint_slice))
+        return cached[1]
+
+    def prune(self, slices: Collection[EndpointSlice]) -> None:
+        """Drop the facts of all other slices, once there are several."""
+        if len(self._facts) > len(slices) + len(slices) // 4 + _SPARE_FACTS:
+            keys = [id(endpoint_slice) for endpoint_slice in slices]
+            self._facts = {key: self._facts[key] for key in keys if key in self._facts}
 
 
 def with_hints(endpoint: Endpoint, hints: EndpointHints | None) -> Endpoint:

@@ -20,7 +20,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.conditions import service_conditions
 from keepclose.routing.heuristic_answers import HeuristicAnswer, HeuristicFailure, ZoneDemand
-from keepclose.routing.hint_facts import SliceFacts, slice_facts
+from keepclose.routing.hint_facts import FactsCache
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.node_level import NodeLevelDecision
 from keepclose.routing.reasons import Reason, TopologyEvent
@@ -39,8 +39,6 @@ from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement, locate_by_zone
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.slices.slice_metadata import address_types, slices_of_other_types
-
-_SPARE_FACTS = 4
 
 
 class ServicePlan(msgspec.Struct, frozen=True):
@@ -80,28 +78,13 @@ class ServicePlan(msgspec.Struct, frozen=True):
 
 
 class _Family:
-    """The placement and groups of one address type, with facts cached per slice."""
+    """The placement and groups of one address type."""
 
     def __init__(self, service: Service, address_type: str, settings: PlannerSettings) -> None:
         self.address_type = address_type
         self.builder = EndpointBuilder(service, address_type)
         self.placement = Placement(service, address_type, managed_by=settings.managed_by)
         self.subset_groups: SubsetGroups | None = None
-        self._facts: dict[int, tuple[EndpointSlice, SliceFacts]] = {}
-
-    def facts(self, endpoint_slice: EndpointSlice) -> SliceFacts:
-        """Return the facts of a slice, computed once per object."""
-        cached = self._facts.get(id(endpoint_slice))
-        if cached is None:
-            cached = self._facts[id(endpoint_slice)] = (endpoint_slice, slice_facts(endpoint_slice))
-        return cached[1]
-
-    def prune_facts(self, slices: Sequence[EndpointSlice]) -> None:
-        """Drop the facts of slices that are gone, once there are several."""
-        if len(self._facts) > len(slices) + len(slices) // 4 + _SPARE_FACTS:
-            cached = self._facts
-            keys = [id(endpoint_slice) for endpoint_slice in slices]
-            self._facts = {key: cached[key] for key in keys if key in cached}
 
 
 class ServicePlanner:
@@ -116,6 +99,7 @@ class ServicePlanner:
         self._by_node: dict[str, set[NamespacedName]] = {}
         self._endpoint_owners = EndpointOwners()
         self._observed: dict[str, EndpointSlice] = {}
+        self.facts = FactsCache()
         self._service = service
         self._families = self._new_families()
 
@@ -226,7 +210,6 @@ class ServicePlanner:
                 managed_by=settings.managed_by,
             )
             hinting = self._hint(family, plan, strategy, overlay, populated, answers)
-            family.prune_facts(family.placement.slices)
             hinted = SliceSet(unchanged=hinted.all + hinting.slices.all)
             reasons.update(dict.fromkeys(hinting.reasons))
             events.extend(hinting.events)
@@ -255,7 +238,9 @@ class ServicePlanner:
                 hinted,
                 prefix=settings.condition_prefix,
                 heuristic_failed=failures[0].message if failures else "",
+                facts=self.facts.of,
             )
+        self.facts.prune(self._observed.values())
         return ServicePlan(
             strategy=strategy,
             plans=plans,
@@ -331,7 +316,7 @@ class ServicePlanner:
         if populated is None:
             # Only the mode Auto uses it.
             populated = strategy.name is StrategyName.AUTO and any(
-                family.facts(endpoint_slice).zone_hinted > 0
+                self.facts.of(endpoint_slice).zone_hinted > 0
                 for endpoint_slice in family.placement.slices
             )
         return hint_slices(
@@ -342,7 +327,7 @@ class ServicePlanner:
             address_type=family.address_type,
             node_hints=overlay is not None and overlay.on,
             populated=populated,
-            facts=family.facts,
+            facts=self.facts.of,
             answers=answers,
         )
 
@@ -354,7 +339,7 @@ class ServicePlanner:
             settings=self._settings,
             endpoints=self._endpoint_owners.pairs,
             previously_on=lambda: any(
-                family.facts(endpoint_slice).node_hinted > 0
+                self.facts.of(endpoint_slice).node_hinted > 0
                 for family in self._families
                 for endpoint_slice in family.placement.slices
             ),

@@ -335,6 +335,7 @@ class HintKeeper:
             prefix=self._settings.plan.condition_prefix,
             dropped=dropped,
             heuristic_failed=hinted.failure.message if hinted and hinted.failure else "",
+            facts=self._view.facts,
         )
 
     def _add(self, key: NamespacedName, delay_s: float) -> None:
