@@ -57,7 +57,7 @@ async def measure(size: int, **wish: Any) -> tuple[float, float]:
         caches.pods.put(pod)
     service = builders.service(**wish)
     caches.services.put(service)
-    await controller.reconciler.sync(service.key)
+    await controller.services.sync(service.key)
     handed: list[float] = []
     whole: list[float] = []
     gc.collect()
@@ -67,11 +67,11 @@ async def measure(size: int, **wish: Any) -> tuple[float, float]:
         before = len(transport.requests)
         started = time.process_time()
         caches.pods.put(pod)
-        key = await controller.queue.get()
+        key = await controller.services.queue.get()
         assert key is not None
-        result = await controller.reconciler.sync(key)
+        result = await controller.services.sync(key)
         metrics.synced(key, result, 0.0)
-        controller.queue.done(key)
+        controller.services.queue.done(key)
         ended = time.process_time()
         assert len(transport.requests) == before + 1
         handed.append(transport.handed_over - started)

@@ -572,7 +572,7 @@ async def test_hints_that_go_take_the_condition_along(cluster: World) -> None:
         await cluster.change(SERVICES, "web", {"spec": {"trafficDistribution": None}})
         await cluster.settle(controller)
         assert await cluster.conditions() == ()
-        assert controller.acknowledgements.pending == 0
+        assert controller.services.honored.ledger.pending == 0
 
 
 async def test_without_the_gate_nobody_listens(cluster: World) -> None:

@@ -286,10 +286,10 @@ async def test_a_deleted_service_is_forgotten(cluster: World) -> None:
     await cluster.add_service()
     async with cluster.controlled() as controller:
         await cluster.settle(controller)
-        assert len(controller.planners) == 1
+        assert len(controller.services.planners) == 1
         await cluster.remove(SERVICES, "web")
         await cluster.settle(controller)
-        assert len(controller.planners) == 0
+        assert len(controller.services.planners) == 0
         again = await cluster.add_service()
         await cluster.settle(controller)
         mine = [

@@ -52,8 +52,8 @@ async def sync_often(cluster: World, controller: Controller) -> None:
     """Sync the Service ten times, as changes of its status and of nodes would."""
     for _ in range(10):
         for key in controller.caches.services:
-            controller.queue.add(key)
-            controller.mirroring.queue.add(key)
+            for part in controller.parts:
+                part.queue.add(key)
         await cluster.settle(controller)
 
 
@@ -121,7 +121,7 @@ async def test_a_server_that_keeps_the_field_again_is_noticed(cluster: World) ->
         assert all(one.hints is not None and one.hints.for_nodes for one in piece.endpoints)
         asked = [one for one in cluster.wire.writes if ("dryRun", "All") in one.query]
         assert asked
-        assert len(controller.guard) == 0
+        assert len(controller.services.writer.guard) == 0
 
 
 async def test_mirrored_slices_are_not_written_for_ever(cluster: World) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from keepclose.controller.event_handlers import EventHandlers
+from keepclose.controller.event_handlers import EventHandlers, PodLatencies
 from keepclose.controller.service_planners import ServicePlanners
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
@@ -21,13 +21,12 @@ from keepclose.model.service.types import (
 )
 from keepclose.model.well_known import MANAGED_BY_LABEL, NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node, Pod
-from keepclose.reconcile.caches import Caches, NodeChange, NodeFacts, depends_on_shares, node_change
+from keepclose.reconcile.caches import Caches, NodeChange, depends_on_shares, node_change
 from keepclose.reconcile.contention import Contention
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.strategy import choose_strategy
 from keepclose.slices.settings import PlannerSettings
-from keepclose.slices.trackers import SliceTracker
 from keepclose.testing.fake_clock import FakeClock
 from support import builders
 from support.builders import node, pod, service
@@ -41,17 +40,17 @@ class Desk:
         self.clock = FakeClock()
         self.caches = Caches()
         self.queue: WorkQueue[NamespacedName] = WorkQueue(self.clock)
-        self.tracker = SliceTracker()
-        self.nodes = NodeFacts(self.caches.nodes)
+        self.planners = ServicePlanners(self.caches, settings.plan)
+        self.nodes = self.planners.nodes
         self.event_handlers = EventHandlers(
             self.caches,
+            self.queue,
+            self.planners,
+            Contention(self.clock),
+            PodLatencies(self.clock, on_reached=lambda _: None),
             settings=settings,
-            queue=self.queue,
-            planners=ServicePlanners(self.caches, settings.plan),
-            nodes=self.nodes,
-            tracker=self.tracker,
-            contention=Contention(self.clock),
         )
+        self.own_writes = self.event_handlers.own_writes
         self.event_handlers.subscribe()
         self._version = 0
 
@@ -143,7 +142,7 @@ async def test_a_change_of_a_node_queues_the_services_concerned(
     desk: Desk, changed: Node, want: set[str]
 ) -> None:
     """A zone concerns the pods there; shares concern those who depend on them."""
-    desk.event_handlers.by_shares.add(NamespacedName("default", "api"))
+    desk.planners.by_shares.add(NamespacedName("default", "api"))
     before = desk.nodes.cluster
     desk.put(changed)
     assert await desk.queued() == want
@@ -213,7 +212,8 @@ async def test_a_slice_that_somebody_else_wrote_queues_its_service_after_a_secon
     """Our own writes concern nobody, and a slice that left us is not waited for."""
     written = builders.endpoint_slice(builders.endpoint())
     written = replace(written, metadata=replace(written.metadata, generation=1))
-    desk.tracker.update(written)
+    written = replace(written, metadata=replace(written.metadata, resource_version="0"))
+    desk.own_writes.record(written)
     desk.put(written)
     assert (await desk.queued(), desk.queue.delayed) == (set(), 0)
     desk.put(change(written))
@@ -223,7 +223,7 @@ async def test_a_slice_that_somebody_else_wrote_queues_its_service_after_a_secon
     key = NamespacedName("default", "web")
     managed_by = ControllerSettings().plan.managed_by
     present = desk.caches.slices_of(key, managed_by)
-    assert not desk.tracker.is_stale(key, present)
+    assert not desk.own_writes.is_cache_behind(key, present)
 
 
 async def test_news_during_our_own_writes_is_judged_when_they_are_answered(desk: Desk) -> None:
@@ -232,10 +232,10 @@ async def test_news_during_our_own_writes_is_judged_when_they_are_answered(desk:
     for generation, tracked, want in ((1, 1, set()), (3, 2, {"web"})):
         piece = builders.endpoint_slice(builders.endpoint())
         piece = replace(piece, metadata=replace(piece.metadata, generation=generation))
-        desk.event_handlers.own_writes.begin_writes(key)
-        desk.put(piece)
-        desk.tracker.update(replace(piece, metadata=replace(piece.metadata, generation=tracked)))
-        desk.event_handlers.end_writes(key)
+        with desk.own_writes.writing(key):
+            desk.put(piece)
+            meta = replace(piece.metadata, generation=tracked, resource_version="0")
+            desk.own_writes.record(replace(piece, metadata=meta))
         await desk.clock.advance(1)
         assert await desk.queued() == want
 
@@ -244,10 +244,11 @@ async def test_a_service_that_waits_for_the_cache_is_synced_as_soon_as_it_moves(
     desk: Desk,
 ) -> None:
     """The delay of a retry is cut short by what it waited for."""
-    desk.event_handlers.awaiting.add(NamespacedName("default", "web"))
+    desk.own_writes.await_event(NamespacedName("default", "web"))
     desk.put(builders.endpoint_slice(builders.endpoint()))
     assert await desk.queued() == {"web"}
-    assert desk.event_handlers.awaiting == set()
+    desk.put(builders.endpoint_slice(builders.endpoint("10.0.0.2")))
+    assert await desk.queued() == set()
 
 
 @pytest.mark.parametrize(

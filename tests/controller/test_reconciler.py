@@ -67,14 +67,14 @@ class Bench:
 
     async def sync(self) -> Result:
         """Sync the Service."""
-        return await self.controller.reconciler.sync(KEY)
+        return await self.controller.services.sync(KEY)
 
     async def drain(self) -> None:
         """Empty the queue."""
-        while self.controller.queue.depth:
-            key = await self.controller.queue.get()
+        while self.controller.services.queue.depth:
+            key = await self.controller.services.queue.get()
             assert key is not None
-            self.controller.queue.done(key)
+            self.controller.services.queue.done(key)
 
     def writes(self) -> list[tuple[str, str]]:
         """Return method and last step of the path of all requests, and forget them."""
@@ -120,9 +120,9 @@ async def test_nothing_is_planned_from_a_cache_that_lags_behind(bench: Bench) ->
     bench.caches.slices.replace([older])
     assert await bench.sync() is Result.STALE
     assert bench.writes() == [("PUT", older.metadata.name)]
-    assert bench.controller.queue.depth == 0
+    assert bench.controller.services.queue.depth == 0
     bench.caches.slices.put(newer)
-    assert bench.controller.queue.depth == 1
+    assert bench.controller.services.queue.depth == 1
     assert await bench.sync() is Result.SUCCESS
     assert bench.writes() == []
 
@@ -213,7 +213,7 @@ async def test_a_service_that_is_no_more_is_forgotten(bench: Bench) -> None:
     """Nothing is written, and nothing remembered."""
     bench.caches.services.delete(KEY)
     assert await bench.sync() is Result.SUCCESS
-    assert (bench.publisher.forgotten, len(bench.controller.planners)) == ([KEY], 0)
+    assert (bench.publisher.forgotten, len(bench.controller.services.planners)) == ([KEY], 0)
     assert bench.writes() == []
 
 
@@ -230,7 +230,7 @@ async def test_a_service_that_loses_its_selector_keeps_its_slices(bench: Bench) 
 
 async def test_a_status_that_changed_costs_no_new_state(bench: Bench) -> None:
     """A Service that wishes the same as before is not worked out anew."""
-    entry = bench.controller.planners._entries[KEY]
+    entry = bench.controller.services.planners._entries[KEY]
     families = entry.planner._families
     changed = replace(service(), metadata=replace(service().metadata, resource_version="7"))
     bench.caches.services.put(changed)
@@ -241,12 +241,12 @@ async def test_a_status_that_changed_costs_no_new_state(bench: Bench) -> None:
 
 async def test_a_mistake_of_the_program_costs_the_state_and_nothing_else(bench: Bench) -> None:
     """The exception comes through, and the next sync starts from the caches."""
-    entry = bench.controller.planners._entries[KEY]
+    entry = bench.controller.services.planners._entries[KEY]
     entry.pods[NamespacedName("default", "p1")] = None
     entry.service = None  # type: ignore[assignment]
     with pytest.raises(AttributeError):
         await bench.sync()
-    assert len(bench.controller.planners) == 0
+    assert len(bench.controller.services.planners) == 0
     assert await bench.sync() is Result.SUCCESS
     assert bench.writes() == []
 

@@ -158,13 +158,13 @@ async def test_a_hung_heuristic_does_not_stop_the_controller(five_pods: World) -
     await cluster.add_service(annotations=asking())
     async with cluster.controlled(settings) as controller:
         async with asyncio.timeout(PATIENCE):
-            while not controller.queue.running:  # noqa: ASYNC110 - no event tells that
+            while not controller.services.queue.running:  # noqa: ASYNC110 - no event tells that
                 await asyncio.sleep(0.005)
         await cluster.add_service("other", annotations=asking("PreferSameZone"))
         async with asyncio.timeout(PATIENCE):
             while "zone-a" not in hints(await cluster.slices("other")).values():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert controller.queue.running
+        assert controller.services.queue.running
         assert await cluster.slices() == []
 
 
@@ -183,7 +183,7 @@ async def test_a_controller_that_stops_keeps_the_hints_of_a_heuristic(
 
     async def release_when_stopping(controller: Controller) -> None:
         # No event tells that the workers are to stop.
-        while not controller.queue._is_shut_down:  # noqa: ASYNC110
+        while not controller.services.queue._is_shut_down:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         hold.unlink()
 

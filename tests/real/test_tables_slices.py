@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from keepclose.controller.own_writes import OwnWrites
+from keepclose.kube.cache import Cache
 from keepclose.model.endpointslice.types import (
     Endpoint,
     EndpointPort,
@@ -17,11 +19,18 @@ from keepclose.model.endpointslice.types import (
 from keepclose.model.gates import DEFAULT_GATES, Gate
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.model.service.types import Service, ServicePort
-from keepclose.model.well_known import SERVICE_NAME_LABEL
+from keepclose.model.well_known import (
+    ENDPOINTSLICE_CONTROLLER,
+    MANAGED_BY_LABEL,
+    SERVICE_NAME_LABEL,
+)
 from keepclose.model.workload import Node, Pod, PodIP
 from keepclose.routing.strategy import StrategyName, choose_strategy
 from keepclose.routing.traffic_shares import CpuRatios
 from keepclose.slices.changes import (
+    TriggerTimeTracker,
+    format_instant,
+    parse_timestamp,
     pod_change,
     service_of,
     services_after_labels,
@@ -41,12 +50,6 @@ from keepclose.slices.packing import with_trigger_time
 from keepclose.slices.service_planner import ServicePlanner
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.slices.slice_metadata import address_types, is_owned_by, new_slice, slice_labels
-from keepclose.slices.trackers import (
-    SliceTracker,
-    TriggerTimeTracker,
-    format_instant,
-    parse_timestamp,
-)
 from support.real.slice_writes import as_write, unordered
 from support.real.unit_tables import (
     Answers,
@@ -255,7 +258,7 @@ class _Trackers:
     """Our trackers beside those of the tests, fed with the same calls in the same order."""
 
     def __init__(self) -> None:
-        self.slices: dict[str, SliceTracker] = {}
+        self.slices: dict[str, OwnWrites] = {}
         self.times: dict[str, TriggerTimeTracker] = {}
 
     def judge(self, case: Case) -> Answers | None:
@@ -278,31 +281,49 @@ class _Trackers:
         answer = self._ask(slices, method, given)
         return None if answer is None else Answers(answer, case.answered["result0"])
 
-    def _ask(self, tracker: SliceTracker, method: str, given: JsonObject) -> bool | None:
+    def _ask(self, tracker: OwnWrites, method: str, given: JsonObject) -> bool | None:
         if method == "DeleteService":
-            tracker.delete_service(NamespacedName(given["namespace"], given["name"]))
+            tracker.forget(NamespacedName(given["namespace"], given["name"]))
             return None
         if method == "StaleSlices":
             key = read(Service, given["service"]).key
-            return tracker.is_stale(key, read_list(EndpointSlice, given.get("slices")))
+            return tracker.is_cache_behind(key, read_list(EndpointSlice, given.get("slices")))
         endpoint_slice = read(EndpointSlice, given["slice"])
+        has = endpoint_slice.metadata.uid in tracker._generations.get(
+            endpoint_slice.service_key, {}
+        )
         match method:
             case "Has":
-                return tracker.has(endpoint_slice)
+                return has
             case "ShouldSync":
-                return tracker.should_sync(endpoint_slice)
+                return tracker._is_foreign(_managed(endpoint_slice))
             case "HandleDeletion":
-                return tracker.handle_deletion(endpoint_slice)
+                # NB: here the deletion of an unknown slice is that of another client.
+                is_foreign = bool(tracker._foreign_writes(_managed(endpoint_slice), None))
+                return not has or not is_foreign
             case "Update":
-                tracker.update(endpoint_slice)
+                tracker.record(_managed(endpoint_slice))
             case _:
-                tracker.expect_deletion(endpoint_slice)
+                with tracker.deleting(endpoint_slice):
+                    pass
         return None
 
 
-def _tracker_of(state: dict[str, dict[str, int]]) -> SliceTracker:
-    """Return a tracker that knows what a test wrote into the one of Kubernetes."""
-    tracker = SliceTracker()
+def _managed(endpoint_slice: EndpointSlice) -> EndpointSlice:
+    """Return the slice of a test with the label of the controller, which the tracker ignores."""
+    meta = endpoint_slice.metadata
+    labels = {**meta.labels, MANAGED_BY_LABEL: ENDPOINTSLICE_CONTROLLER}
+    return replace(endpoint_slice, metadata=replace(meta, labels=labels))
+
+
+def _tracker_of(state: dict[str, dict[str, int]]) -> OwnWrites:
+    """Return own writes with those that a test wrote into the tracker of Kubernetes."""
+    tracker = OwnWrites(
+        Cache(),
+        managed_by=ENDPOINTSLICE_CONTROLLER,
+        on_foreign=lambda _: None,
+        on_awaited=lambda _: None,
+    )
     for service, generations in state.items():
         namespace, name = service.split("/")
         for uid, generation in generations.items():
@@ -314,9 +335,10 @@ def _tracker_of(state: dict[str, dict[str, int]]) -> SliceTracker:
                 labels={SERVICE_NAME_LABEL: name},
             )
             if generation < 0:
-                tracker.expect_deletion(EndpointSlice(metadata=meta))
+                with tracker.deleting(EndpointSlice(metadata=meta)):
+                    pass
             else:
-                tracker.update(EndpointSlice(metadata=meta))
+                tracker.record(_managed(EndpointSlice(metadata=meta)))
     return tracker
 
 

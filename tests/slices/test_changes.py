@@ -15,13 +15,9 @@ from keepclose.slices.changes import (
     pod_change,
     service_of,
     services_after_labels,
-    services_for_added_slice,
-    services_for_changed_slice,
-    services_for_deleted_slice,
     services_for_pod,
     services_for_pod_change,
 )
-from keepclose.slices.trackers import SliceTracker
 from support.builders import endpoint_slice, pod, service
 
 
@@ -180,85 +176,6 @@ def mine(
 def test_service_of(piece: EndpointSlice, want: NamespacedName | None) -> None:
     """The label says to which Service a slice belongs."""
     assert service_of(piece) == want
-
-
-@pytest.mark.parametrize(
-    ("tracked", "piece", "want"),
-    [
-        pytest.param(None, mine(), ("web",), id="an unknown slice of ours"),
-        pytest.param(mine(), mine(), (), id="our own write comes back"),
-        pytest.param(mine(), mine(generation=2), ("web",), id="somebody changed it"),
-        pytest.param(None, mine(managed_by="other"), (), id="somebody else's slice"),
-        pytest.param(None, mine(""), (), id="a slice that names no Service"),
-    ],
-)
-def test_an_added_slice(
-    tracked: EndpointSlice | None, piece: EndpointSlice, want: tuple[str, ...]
-) -> None:
-    """Slices of ours that we did not write are put right."""
-    tracker = SliceTracker()
-    if tracked is not None:
-        tracker.update(tracked)
-    assert services_for_added_slice(piece, tracker=tracker) == keys(*want)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "want"),
-    [
-        pytest.param(mine(), mine(), (), id="our own write comes back"),
-        pytest.param(mine(), mine(generation=2), ("web",), id="somebody changed it"),
-        pytest.param(mine(), mine("api"), ("web", "api"), id="it moved to another Service"),
-        pytest.param(
-            mine(managed_by="other"),
-            mine("api", managed_by="other"),
-            ("web", "api"),
-            id="somebody else's slice moved",
-        ),
-        pytest.param(mine(), mine(""), ("web",), id="it names no Service any more"),
-        pytest.param(mine(), mine(managed_by="other"), ("web",), id="it was taken from us"),
-        pytest.param(mine(managed_by="other"), mine(), ("web",), id="it was given to us"),
-        pytest.param(
-            mine(managed_by="other"),
-            mine(managed_by="other", generation=9),
-            (),
-            id="somebody else's slice changed",
-        ),
-    ],
-)
-def test_a_changed_slice(old: EndpointSlice, new: EndpointSlice, want: tuple[str, ...]) -> None:
-    """Moves and changes of hands concern somebody; our own writes do not."""
-    tracker = SliceTracker()
-    tracker.update(mine())
-    assert services_for_changed_slice(old, new, tracker=tracker) == keys(*want)
-
-
-@pytest.mark.parametrize(
-    ("written", "expected", "piece", "want"),
-    [
-        pytest.param(True, False, mine(), ("web",), id="nobody expected it"),
-        pytest.param(True, True, mine(), (), id="we deleted it"),
-        pytest.param(False, False, mine(), (), id="we never knew it"),
-        pytest.param(True, False, mine(managed_by="other"), (), id="not ours any more"),
-    ],
-)
-def test_a_deleted_slice(
-    written: bool, expected: bool, piece: EndpointSlice, want: tuple[str, ...]
-) -> None:
-    """A slice that vanishes unasked is missed."""
-    tracker = SliceTracker()
-    if written:
-        tracker.update(mine())
-    if expected:
-        tracker.expect_deletion(mine())
-    assert services_for_deleted_slice(piece, tracker=tracker) == keys(*want)
-
-
-def test_a_deleted_slice_is_forgotten() -> None:
-    """The same deletion told twice concerns nobody the second time."""
-    tracker = SliceTracker()
-    tracker.update(mine())
-    assert services_for_deleted_slice(mine(), tracker=tracker) == keys("web")
-    assert services_for_deleted_slice(mine(), tracker=tracker) == keys()
 
 
 def test_who_manages_a_slice() -> None:

@@ -27,7 +27,6 @@ from keepclose.model.acknowledgements import (
 )
 from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
@@ -41,6 +40,7 @@ from keepclose.routing.conditions import (
     is_programmed,
 )
 from keepclose.routing.hint_facts import FactsOf
+from keepclose.slices.settings import PlannerSettings
 
 TICK_S: Final = 5.0
 """How often the owner of a ledger must call `tick`."""
@@ -328,42 +328,40 @@ class HonoredConditions:
 
     def __init__(
         self,
-        ledger: AcknowledgementLedger,
+        caches: Caches,
         *,
-        slices_of: Callable[[NamespacedName], Iterable[EndpointSlice]],
+        settings: PlannerSettings,
         facts_of: Callable[[NamespacedName], FactsOf],
-        gates: FeatureGates,
-        prefix: str = "",
+        on_due: Callable[[NamespacedName], None],
     ) -> None:
-        self._ledger = ledger
-        self._slices_of = slices_of
+        self._caches = caches
+        self._settings = settings
         self._facts_of = facts_of
-        self._gates = gates
-        self._prefix = prefix
+        self.ledger = AcknowledgementLedger(on_due=on_due)
 
-    def subscribe(self, caches: Caches) -> None:
+    def subscribe(self) -> None:
         """Receive the present content of the caches and every later change."""
-        caches.services.subscribe(self._ledger.on_service)
-        caches.nodes.subscribe(self._ledger.on_node)
-        caches.acknowledgements.subscribe(self._ledger.on_acknowledgement)
+        self._caches.services.subscribe(self.ledger.on_service)
+        self._caches.nodes.subscribe(self.ledger.on_node)
+        self._caches.acknowledgements.subscribe(self.ledger.on_acknowledgement)
 
     def complete(
         self, service: Service, conditions: tuple[Condition, ...]
     ) -> tuple[Condition, ...]:
         """Return the conditions, with Honored where the Service has hints that nodes can follow."""
-        key = service.key
-        if not is_programmed(conditions, prefix=self._prefix):
-            self._ledger.forget(key)
+        key, prefix = service.key, self._settings.condition_prefix
+        if not is_programmed(conditions, prefix=prefix):
+            self.ledger.forget(key)
             return conditions
-        obstacle = find_obstacle(service, gates=self._gates)
+        obstacle = find_obstacle(service, gates=self._settings.gates)
         if obstacle is not None:
-            is_answered = self._ledger.follow(key)
-            return add_honored(conditions, obstacle if is_answered else None, prefix=self._prefix)
-        slices = list(self._slices_of(key))
+            is_answered = self.ledger.follow(key)
+            return add_honored(conditions, obstacle if is_answered else None, prefix=prefix)
+        slices = self._caches.slices_of(key, self._settings.managed_by)
         facts = self._facts_of(key)
         levels = frozenset[HintLevel]().union(*(facts(item).levels for item in slices))
-        acknowledgements = self._ledger.evaluate(key, newest_version(slices), levels)
-        return add_honored(conditions, acknowledgements, prefix=self._prefix)
+        acknowledgements = self.ledger.evaluate(key, newest_version(slices), levels)
+        return add_honored(conditions, acknowledgements, prefix=prefix)
 
 
 def newest_version(slices: Iterable[EndpointSlice]) -> int:

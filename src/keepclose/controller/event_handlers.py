@@ -28,7 +28,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
-from keepclose.reconcile.caches import Caches, NodeFacts, node_change
+from keepclose.reconcile.caches import Caches, node_change
 from keepclose.reconcile.contention import Contention
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import has_ours
@@ -38,7 +38,6 @@ from keepclose.slices.changes import (
     service_of,
     services_for_pod_change,
 )
-from keepclose.slices.trackers import SliceTracker
 
 _Pair = tuple[str, str, str]
 _EMPTY_SELECTOR = ("", "")
@@ -135,29 +134,27 @@ class EventHandlers:
     def __init__(
         self,
         caches: Caches,
-        *,
-        settings: ControllerSettings,
         queue: WorkQueue[NamespacedName],
         planners: ServicePlanners,
-        nodes: NodeFacts,
-        tracker: SliceTracker,
         contention: Contention,
-        latencies: PodLatencies | None = None,
+        latencies: PodLatencies,
+        *,
+        settings: ControllerSettings,
     ) -> None:
         self._caches = caches
         self._settings = settings
         self._managed_by = settings.plan.managed_by
         self._queue = queue
         self._planners = planners
-        self._nodes = nodes
         self._contention = contention
         self._latencies = latencies
-        self.own_writes = OwnWrites(caches.slices, tracker, managed_by=self._managed_by)
+        self.own_writes = OwnWrites(
+            caches.slices,
+            managed_by=self._managed_by,
+            on_foreign=self._on_foreign_write,
+            on_awaited=queue.add,
+        )
         self.selector_index = SelectorIndex()
-        self.by_shares: set[NamespacedName] = set()
-        """Services to sync when the CPU shares of zones change; syncs keep this up to date."""
-        self.awaiting: set[NamespacedName] = set()
-        """Services whose sync waits for the slice cache to catch up with own writes."""
 
     def subscribe(self) -> None:
         """Receive the present content of the caches and every later change."""
@@ -202,8 +199,7 @@ class EventHandlers:
             for key in candidates:
                 self._planners.mark_pod(key, pod.key)
         keys = services_for_pod_change(candidates.values(), old=old, new=new)
-        if self._latencies is not None:
-            self._latencies.record(keys)
+        self._latencies.record(keys)
         self._queue_all(keys, self._settings.batch_s)
 
     def on_node(self, old: Node | None, new: Node | None) -> None:
@@ -212,7 +208,7 @@ class EventHandlers:
         change = node_change(old, new)
         if node is None or change.is_nothing:
             return
-        self._nodes.invalidate()
+        self._planners.nodes.invalidate()
         if change.moved:
             keys: set[NamespacedName] = set()
             for pod in self._caches.pods_on(node.name):
@@ -221,7 +217,7 @@ class EventHandlers:
                 keys.update(service.key for service in services)
             self._queue_all(keys, 0.0)
         if change.shares:
-            self._queue_all(self.by_shares, 0.0)
+            self._queue_all(self._planners.by_shares, 0.0)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         """Queue the Services of a slice that another client wrote."""
@@ -235,19 +231,11 @@ class EventHandlers:
                     )
                     continue
                 self._planners.mark_slice(key, endpoint_slice.metadata.name)
-                if key in self.awaiting:
-                    self.awaiting.discard(key)
-                    self._queue.add(key)
-        keys = self.own_writes.services(old, new)
-        for key in keys:
-            self._contention.record_foreign_write(key)
-        self._queue_all(keys, self._settings.slice_batch_s)
+        self.own_writes.on_slice(old, new)
 
-    def end_writes(self, key: NamespacedName) -> None:
-        """End the writes of a Service; queue it if another client wrote its slices meanwhile."""
-        if self.own_writes.end_writes(key):
-            self._contention.record_foreign_write(key)
-            self._queue.add_after(key, self._settings.slice_batch_s)
+    def _on_foreign_write(self, key: NamespacedName) -> None:
+        self._contention.record_foreign_write(key)
+        self._queue.add_after(key, self._settings.slice_batch_s)
 
     def _queue_all(self, keys: Iterable[NamespacedName], delay_s: float) -> None:
         for key in keys:

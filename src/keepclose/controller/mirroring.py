@@ -1,38 +1,36 @@
 """Mirrors Endpoints that a user maintains for a Service without a selector to EndpointSlices.
 
 `slices.mirroring` decides what a mirrored slice contains. As in Kubernetes this is a controller of
-its own, with its own queue and tracker, beside the one for Services with a selector.
+its own, with its own queue and writer, beside the one for Services with a selector.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
-from keepclose.controller.own_writes import OwnWrites, RetryAfter
+from keepclose.controller.own_writes import OwnWrites
+from keepclose.controller.parts import Part
 from keepclose.controller.writes import SliceWriter, WriteOutcome
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.work_queue import WorkQueue
-from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
+from keepclose.model.endpointslice.types import Endpoints
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import MIRRORING_CONTROLLER
 from keepclose.reconcile.caches import Caches
-from keepclose.reconcile.dropped_fields import SliceGuard, try_update
 from keepclose.reconcile.event_publisher import EventPublisher, object_reference
 from keepclose.reconcile.instrumentation import MirroringObserver
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.runtime.workers import Result
 from keepclose.slices.mirroring import MirrorEvent, plan_mirroring
-from keepclose.slices.trackers import SliceTracker
 
 _MAX_DELAY_S: Final = 100.0
 
 
-class Mirroring:
+class MirroringPart(Part):
     """The mirroring controller: syncs Endpoints by the key that they share with their Service."""
 
     def __init__(
@@ -50,29 +48,34 @@ class Mirroring:
         self._slice_delay_s = max(settings.slice_delay_s, settings.mirroring_batch_s)
         self._publisher = publisher
         self._observer = observer
-        self._tracker = SliceTracker()
-        self._own_writes = OwnWrites(caches.slices, self._tracker, managed_by=MIRRORING_CONTROLLER)
         self._published: dict[NamespacedName, tuple[MirrorEvent, ...]] = {}
-        self.retry_after = RetryAfter()
-        self.queue: WorkQueue[NamespacedName] = WorkQueue(
+        queue: WorkQueue[NamespacedName] = WorkQueue(
             clock, first_delay_s=settings.retry_delay_s, cap_delay_s=_MAX_DELAY_S
         )
-        self.guard = SliceGuard(
+        self._own_writes = OwnWrites(
             caches.slices,
             managed_by=MIRRORING_CONTROLLER,
-            try_write=partial(try_update, client),
-            on_due=self.queue.add,
+            on_foreign=lambda key: queue.add_after(key, self._slice_delay_s),
+            on_awaited=queue.add,
         )
-        self._writer = SliceWriter(
-            client, caches.slices, self._tracker, self.guard, on_written=observer.written
+        writer = SliceWriter(
+            client, caches.slices, self._own_writes, on_due=queue.add, on_written=observer.written
+        )
+        super().__init__(
+            queue,
+            writer,
+            workers=settings.mirroring_workers,
+            most_retries=settings.most_retries,
+            clock=clock,
+            on_synced=observer.synced,
         )
 
     def subscribe(self) -> None:
         """Receive the present content of the caches and every later change."""
         self._caches.endpoints.subscribe(self.on_endpoints)
         self._caches.services.subscribe(self.on_service)
-        self._caches.slices.subscribe(self.guard.on_slice)
-        self._caches.slices.subscribe(self.on_slice)
+        self._caches.slices.subscribe(self.writer.guard.on_slice)
+        self._caches.slices.subscribe(self._own_writes.on_slice)
 
     def on_endpoints(self, old: Endpoints | None, new: Endpoints | None) -> None:
         """Queue Endpoints that were created, changed or deleted."""
@@ -88,15 +91,10 @@ class Mirroring:
         if old is None or new is None or _has_selector(old) != _has_selector(new):
             self.queue.add(service.key)
 
-    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
-        """Queue the Service of a mirrored slice that another client wrote."""
-        for key in self._own_writes.services(old, new):
-            self.queue.add_after(key, self._slice_delay_s)
-
     async def sync(self, key: NamespacedName) -> Result:
         """Reconcile the mirrored slices of a Service with its Endpoints."""
         existing = self._caches.slices_of(key, MIRRORING_CONTROLLER)
-        if self._tracker.is_stale(key, existing):
+        if self._own_writes.is_cache_behind(key, existing):
             return Result.STALE
         endpoints = self._caches.endpoints.get(key)
         mirrored = plan_mirroring(
@@ -105,19 +103,15 @@ class Mirroring:
             existing=existing,
             max_per_subset=self._settings.mirroring_max,
         )
-        mirrored = replace(mirrored, plan=self.guard.withhold(mirrored.plan, existing))
+        mirrored = replace(mirrored, plan=self.writer.guard.withhold(mirrored.plan, existing))
         self._observer.mirrored(key, mirrored)
         outcome = WriteOutcome()
         if not mirrored.plan.is_empty:
-            self._own_writes.begin_writes(key)
-            try:
-                await self._writer.write(
+            with self._own_writes.writing(key):
+                await self.writer.write(
                     f"Endpoints {key}", mirrored.plan, present=existing, outcome=outcome
                 )
-            finally:
-                if self._own_writes.end_writes(key):
-                    self.queue.add_after(key, self._slice_delay_s)
-        self.retry_after.record(key, outcome)
+        self.writer.retry_after.record(key, outcome)
         self._publish(key, endpoints, mirrored.events)
         if outcome.errors:
             if endpoints is not None:
@@ -129,7 +123,7 @@ class Mirroring:
                 )
             return Result.ERROR
         if endpoints is None and not existing:
-            self._tracker.delete_service(key)
+            self.writer.forget(key)
         return Result.STALE if outcome.is_stale else Result.SUCCESS
 
     def _publish(

@@ -24,8 +24,8 @@ from keepclose.model.meta import ObjectMeta, controller_reference
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 from keepclose.reconcile.caches import Caches
+from keepclose.slices.changes import parse_timestamp
 from keepclose.slices.slice_metadata import address_types
-from keepclose.slices.trackers import parse_timestamp
 
 _LEASE_NAMESPACE: Final = "kube-system"
 _LEASE_NAME: Final = "kube-controller-manager"

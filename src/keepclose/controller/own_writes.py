@@ -1,131 +1,187 @@
-"""Tells a controller's own writes of slices from those of other clients, and how its writes failed.
+"""Tells a controller's own writes of slices from those of other clients.
 
-The watch returns the controller's own writes as events, which must not queue a Service.
-`slices.changes` decides which Services an event affects; this module adds what only a running
-controller meets: an event can arrive before the answer to the write that caused it, a slice can
-leave the controller without being deleted, and a slice of a previous controller can be deleted.
-
-A failure of the API server says nothing about the key. A key that the server asked to wait
-(Retry-After) is not retried sooner; one whose sync found the server unavailable is requeued as soon
-as the server is back, even after its retries were used up.
+The watch returns the controller's own writes as events, which must not queue a Service, and no plan
+may be made from a cache that lacks one of them. As in the EndpointSlice controller, the newest
+generation of each written slice is kept by Service. A running controller meets more: an event can
+arrive before the answer to the write that caused it, a slice can leave the controller without being
+deleted, and a slice of a previous controller can be deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
-from keepclose.controller.writes import WriteOutcome
 from keepclose.kube.cache import Cache
+from keepclose.kube.errors import NotFound
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.slices.changes import (
-    is_managed_by,
-    service_of,
-    services_for_added_slice,
-    services_for_changed_slice,
-    services_for_deleted_slice,
-)
-from keepclose.slices.trackers import SliceTracker
+from keepclose.slices.changes import is_managed_by, service_of
 
-
-class RetryAfter:
-    """The keys of one queue that the API server delayed, and those that it could not serve."""
-
-    def __init__(self) -> None:
-        self._waits: dict[NamespacedName, float] = {}
-        self._unavailable: set[NamespacedName] = set()
-
-    def record(self, key: NamespacedName, outcome: WriteOutcome) -> None:
-        """Record the outcome of a sync's writes in place of the previous one of the key."""
-        self._waits.pop(key, None)
-        self._unavailable.discard(key)
-        if outcome.wait_s > 0:
-            self._waits[key] = outcome.wait_s
-        if outcome.is_unavailable:
-            self._unavailable.add(key)
-
-    def forget(self, key: NamespacedName) -> None:
-        """Forget a key that needs no more writes."""
-        self.record(key, WriteOutcome())
-
-    def take_wait(self, key: NamespacedName) -> float:
-        """Return and reset the seconds that the server asked the key to wait; 0 without any."""
-        return self._waits.pop(key, 0.0)
-
-    def unavailable(self) -> Iterable[NamespacedName]:
-        """Return the keys whose last sync found the API server unavailable."""
-        return tuple(self._unavailable)
+_DELETED: Final = -1
 
 
 class OwnWrites:
-    """Filters events of the slices of one controller: its own writes affect no Service."""
+    """The writes of one controller to slices, by Service.
+
+    `on_foreign` is called with a Service whose slices another client wrote, and `on_awaited` with a
+    Service that awaits an event of its slices.
+    """
 
     def __init__(
-        self, cache: Cache[EndpointSlice], tracker: SliceTracker, *, managed_by: str
+        self,
+        cache: Cache[EndpointSlice],
+        *,
+        managed_by: str,
+        on_foreign: Callable[[NamespacedName], None],
+        on_awaited: Callable[[NamespacedName], None],
     ) -> None:
         self._cache = cache
-        self._tracker = tracker
-        self._managed_by = managed_by
+        self.managed_by = managed_by
+        self._on_foreign = on_foreign
+        self._on_awaited = on_awaited
+        self._generations: dict[NamespacedName, dict[str, int]] = {}
+        """The newest known generation of each slice by uid."""
         self._deferred: dict[NamespacedName, set[NamespacedName]] = {}
+        """The slices with events during the writes of their Service."""
+        self._awaiting: set[NamespacedName] = set()
 
-    def services(
+    def is_cache_behind(self, service: NamespacedName, slices: Iterable[EndpointSlice]) -> bool:
+        """Return whether these slices from the cache are older than what was written."""
+        generations = self._generations.get(service)
+        if generations is None:
+            return False
+        matched = 0
+        for endpoint_slice in slices:
+            generation = generations.get(endpoint_slice.metadata.uid)
+            if generation is not None:
+                if generation == _DELETED or generation > endpoint_slice.metadata.generation:
+                    return True
+                matched += 1
+        # NB: every matched slice is expected to exist, and no slice comes twice.
+        return matched < len(generations) - list(generations.values()).count(_DELETED)
+
+    def await_event(self, service: NamespacedName) -> None:
+        """Report the next event of a Service's slices, whichever client wrote them."""
+        self._awaiting.add(service)
+
+    @contextmanager
+    def writing(self, service: NamespacedName) -> Iterator[None]:
+        """Judge events of the Service's slices after the block, when its writes are answered."""
+        self._deferred[service] = set()
+        try:
+            yield
+        finally:
+            slices = [self._cache.get(key) for key in self._deferred.pop(service)]
+            if any(item is not None and self._is_foreign(item) for item in slices):
+                self._on_foreign(service)
+
+    def record(self, stored: EndpointSlice) -> None:
+        """Record a slice as the server stored it, and put it into the cache."""
+        # NB: before the cache, so that its event is recognised as an own write.
+        self._set_generation(stored, stored.metadata.generation)
+        self._cache.put(stored)
+        if self._has_left(stored, self._cache.get(stored.metadata.key)):
+            # NB: the deletion event came before this answer, and no other event will follow.
+            self._drop(stored)
+
+    @contextmanager
+    def deleting(self, endpoint_slice: EndpointSlice) -> Iterator[None]:
+        """Expect the deletion of a slice, which the block requests, unless the request fails."""
+        # NB: before the request, because the deletion event may arrive before the answer.
+        self._set_generation(endpoint_slice, _DELETED)
+        try:
+            yield
+        except NotFound:
+            raise
+        except BaseException:
+            # NB: not for a slice that is gone by now: no event would end the wait for it.
+            if self._cache.get(endpoint_slice.metadata.key) is not None:
+                self._set_generation(endpoint_slice, endpoint_slice.metadata.generation)
+            raise
+
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        """Report the Services that await this event, or whose slice another client wrote."""
+        for endpoint_slice in (old, new):
+            if endpoint_slice is not None and self._is_managed(endpoint_slice):
+                key = endpoint_slice.service_key
+                if key in self._awaiting:
+                    self._awaiting.discard(key)
+                    self._on_awaited(key)
+        for key in self._foreign_writes(old, new):
+            self._on_foreign(key)
+
+    def forget(self, service: NamespacedName) -> None:
+        """Forget all writes of a Service."""
+        self._generations.pop(service, None)
+        self._awaiting.discard(service)
+
+    def _foreign_writes(
         self, old: EndpointSlice | None, new: EndpointSlice | None
-    ) -> Iterable[NamespacedName]:
-        """Return the Services to sync after a slice was created, changed or deleted."""
-        tracker, managed_by = self._tracker, self._managed_by
+    ) -> frozenset[NamespacedName]:
+        """Return the Services concerned if another client wrote the slice; none for an own write.
+
+        A slice that moves from one Service to another concerns both, also under another manager.
+        """
         if new is None:
-            if old is None:
-                return ()
-            if is_managed_by(old, managed_by) and not tracker.has(old):
-                # NB: own deletions are tracked, so another client deleted this slice.
-                return _service_keys(old)
-            return services_for_deleted_slice(old, tracker=tracker, managed_by=managed_by)
-        if old is not None and self._is_leaving(old, new):
-            # NB: else the tracker would wait forever for a slice that will not come back.
-            if is_managed_by(old, managed_by):
-                tracker.handle_deletion(old)
-            return services_for_changed_slice(old, new, tracker=tracker, managed_by=managed_by)
+            # NB: own deletions are expected, so another client deleted any other slice.
+            if old is None or not self._is_managed(old) or self._drop(old) == _DELETED:
+                return frozenset()
+            return _services_of(old)
+        if old is not None and self._has_left(old, new):
+            was_managed = self._is_managed(old)
+            if was_managed:
+                # NB: else the cache would seem behind forever: the slice will not come back.
+                self._drop(old)
+            is_moved = old.service_key != new.service_key
+            if is_moved or was_managed or self._is_managed(new):
+                return _services_of(old, new)
+            return frozenset()
         deferred = self._deferred.get(new.service_key)
         if deferred is not None:
             deferred.add(new.metadata.key)
-            return ()
-        if old is None:
-            return services_for_added_slice(new, tracker=tracker, managed_by=managed_by)
-        if old.metadata.owner_references != new.metadata.owner_references and is_managed_by(
-            new, managed_by
-        ):
-            # NB: a change of owner references does not raise the generation.
-            return _service_keys(new)
-        return services_for_changed_slice(old, new, tracker=tracker, managed_by=managed_by)
+            return frozenset()
+        # NB: a change of owner references does not raise the generation.
+        has_other_owner = (
+            old is not None and old.metadata.owner_references != new.metadata.owner_references
+        )
+        if self._is_foreign(new) or (has_other_owner and self._is_managed(new)):
+            return _services_of(new)
+        return frozenset()
 
-    def begin_writes(self, service: NamespacedName) -> None:
-        """Defer events of this Service's slices until its writes are answered."""
-        self._deferred[service] = set()
-
-    def end_writes(self, service: NamespacedName) -> bool:
-        """Return whether another client wrote slices of the Service meanwhile."""
-        slices = [self._cache.get(key) for key in self._deferred.pop(service, ())]
-        return any(
-            bool(
-                services_for_added_slice(
-                    endpoint_slice, tracker=self._tracker, managed_by=self._managed_by
-                )
-            )
-            for endpoint_slice in slices
-            if endpoint_slice is not None
+    def _is_foreign(self, endpoint_slice: EndpointSlice) -> bool:
+        """Return whether a managed slice is unknown, or newer than the one written here."""
+        generations = self._generations.get(endpoint_slice.service_key, {})
+        generation = generations.get(endpoint_slice.metadata.uid)
+        return self._is_managed(endpoint_slice) and (
+            generation is None or endpoint_slice.metadata.generation > generation
         )
 
-    def _is_leaving(self, old: EndpointSlice, new: EndpointSlice) -> bool:
+    def _has_left(self, before: EndpointSlice, now: EndpointSlice | None) -> bool:
+        """Return whether a slice no longer belongs to its Service and manager, or is deleted."""
         return (
-            is_managed_by(old, self._managed_by) != is_managed_by(new, self._managed_by)
-            or old.service_key != new.service_key
-            or (
-                old.metadata.deletion_timestamp is None
-                and new.metadata.deletion_timestamp is not None
-            )
+            now is None
+            or now.metadata.uid != before.metadata.uid
+            or now.metadata.deletion_timestamp is not None
+            or now.service_key != before.service_key
+            or self._is_managed(now) != self._is_managed(before)
         )
 
+    def _is_managed(self, endpoint_slice: EndpointSlice) -> bool:
+        return is_managed_by(endpoint_slice, self.managed_by)
 
-def _service_keys(endpoint_slice: EndpointSlice) -> tuple[NamespacedName, ...]:
-    key = service_of(endpoint_slice)
-    return () if key is None else (key,)
+    def _set_generation(self, endpoint_slice: EndpointSlice, generation: int) -> None:
+        generations = self._generations.setdefault(endpoint_slice.service_key, {})
+        generations[endpoint_slice.metadata.uid] = generation
+
+    def _drop(self, endpoint_slice: EndpointSlice) -> int | None:
+        """Forget a slice; return its generation, None for an unknown slice."""
+        generations = self._generations.get(endpoint_slice.service_key, {})
+        return generations.pop(endpoint_slice.metadata.uid, None)
+
+
+def _services_of(*slices: EndpointSlice) -> frozenset[NamespacedName]:
+    return frozenset(
+        key for endpoint_slice in slices if (key := service_of(endpoint_slice)) is not None
+    )

@@ -7,21 +7,19 @@ writes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
-from keepclose.controller.event_handlers import EventHandlers, PodLatencies
+from keepclose.controller.event_handlers import PodLatencies
 from keepclose.controller.other_controllers import OTHER_CONTROLLER_FIX
-from keepclose.controller.own_writes import RetryAfter
-from keepclose.controller.service_planners import Refreshed, ServicePlanners
+from keepclose.controller.service_planners import ServicePlanners
 from keepclose.controller.writes import SliceWriter, WriteOutcome
-from keepclose.heuristics.process import fetch_answers
 from keepclose.kube.errors import Conflict, KubeError, NotFound
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
-from keepclose.reconcile.caches import Caches, NodeFacts, depends_on_shares
+from keepclose.reconcile.caches import Caches
 from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.reconcile.contention import Contention
 from keepclose.reconcile.dropped_fields import SliceGuard
@@ -29,14 +27,130 @@ from keepclose.reconcile.event_publisher import EventPublisher
 from keepclose.reconcile.instrumentation import Observer
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import service_conditions
-from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hints import SliceSet
 from keepclose.runtime.workers import Result
 from keepclose.slices.changes import has_same_spec
-from keepclose.slices.service_planner import ServicePlan, plan_service
-from keepclose.slices.trackers import SliceTracker, TriggerTimeTracker
+from keepclose.slices.service_planner import ServicePlan
 
 _log = structlog.get_logger(__name__)
+
+
+class ServiceReports:
+    """Reports to the owner of a Service: by Events, and by the conditions of its status."""
+
+    def __init__(
+        self,
+        caches: Caches,
+        *,
+        settings: ControllerSettings,
+        planners: ServicePlanners,
+        guard: SliceGuard,
+        contention: Contention,
+        conditions: ConditionWriter,
+        publisher: EventPublisher,
+        requeue_after: Callable[[NamespacedName, float], None],
+    ) -> None:
+        self._caches = caches
+        self._settings = settings
+        self._planners = planners
+        self._guard = guard
+        self._contention = contention
+        self._conditions = conditions
+        self._publisher = publisher
+        self._requeue_after = requeue_after
+
+    async def report(self, service: Service, plan: ServicePlan, outcome: WriteOutcome) -> None:
+        """Report a plan and the outcome of its writes; record failures in the outcome."""
+        self._publisher.publish_plan(service, plan)
+        if self._settings.writes_conditions:
+            await self._write_conditions(service, plan, outcome)
+        else:
+            await self.clear(service, outcome)
+
+    async def clear(self, service: Service, outcome: WriteOutcome) -> None:
+        """Remove conditions that an earlier spec or other feature gates left behind."""
+        if not self._conditions.is_clear(service):
+            await self._write_status(service, (), outcome)
+
+    async def report_contention(
+        self, service: Service, plan: ServicePlan, present: list[EndpointSlice], wait_s: float
+    ) -> bool:
+        """Report that another controller keeps changing the slices, by an Event only once.
+
+        Requeue the Service after the wait. Return whether the conditions could be written.
+        """
+        key = service.key
+        if await self._contention.identify_writer(key, present):
+            writer = self._contention.writer(key)
+            _log.warning(
+                "EndpointSlices are contended",
+                service=str(key),
+                writer=writer,
+                fix=OTHER_CONTROLLER_FIX,
+            )
+            self._publisher.publish_failure(
+                service,
+                "EndpointSlicesContended",
+                f"{writer} keeps undoing what is written to the EndpointSlices; "
+                f"{OTHER_CONTROLLER_FIX}",
+            )
+        outcome = WriteOutcome()
+        if self._settings.writes_conditions:
+            await self._write_conditions(service, plan, outcome)
+        self._requeue_after(key, wait_s)
+        return outcome.is_good
+
+    def report_errors(self, service: Service, errors: list[str]) -> None:
+        """Report what failed by an Event."""
+        self._publisher.publish_failure(
+            service,
+            "FailedToUpdateEndpointSlices",
+            f"Error updating Endpoint Slices for Service {service.key}: {_join(errors)}",
+        )
+
+    def forget(self, key: NamespacedName) -> None:
+        """Drop the state of a Service that was deleted."""
+        self._publisher.forget(key)
+
+    async def _write_conditions(
+        self, service: Service, plan: ServicePlan, outcome: WriteOutcome
+    ) -> None:
+        key = service.key
+        current = self._caches.services.get(key)
+        if current is None or not has_same_spec(current, service):
+            # Its next sync is queued already.
+            return
+        desired = plan.conditions
+        other_writer = self._contention.writer(key)
+        if other_writer:
+            # No event reports that the other controller stopped, so the Service is requeued.
+            self._requeue_after(key, self._contention.left(key))
+        stored = self._caches.slices_of(key, self._settings.plan.managed_by)
+        dropped = self._guard.fields(stored)
+        if other_writer or dropped or not outcome.is_good:
+            failure = _join(outcome.errors) or "another client wrote the slices first"
+            desired = service_conditions(
+                plan.strategy,
+                SliceSet(unchanged=tuple(stored) if dropped else plan.slices),
+                prefix=self._settings.plan.condition_prefix,
+                write_failed="" if outcome.is_good else failure,
+                dropped=dropped,
+                heuristic_failed="" if plan.failure is None else plan.failure.message,
+                rival=other_writer,
+                facts=self._planners.facts_of(key),
+            )
+        await self._write_status(current, desired, outcome)
+
+    async def _write_status(
+        self, service: Service, desired: tuple[Condition, ...], outcome: WriteOutcome
+    ) -> None:
+        try:
+            await self._conditions.write(service, desired)
+        except (Conflict, NotFound):
+            outcome.is_stale = True
+        except KubeError as error:
+            message = f"failed to update the status of Service {service.key}: {error}"
+            outcome.record_error(message, error)
 
 
 class Reconciler:
@@ -48,54 +162,27 @@ class Reconciler:
         *,
         settings: ControllerSettings,
         planners: ServicePlanners,
-        nodes: NodeFacts,
-        event_handlers: EventHandlers,
-        tracker: SliceTracker,
-        guard: SliceGuard,
-        contention: Contention,
-        find_writer: Callable[[NamespacedName], Awaitable[str]],
-        requeue_after: Callable[[NamespacedName, float], None],
         writer: SliceWriter,
-        conditions: ConditionWriter,
-        publisher: EventPublisher,
+        reports: ServiceReports,
+        contention: Contention,
         observer: Observer,
         latencies: PodLatencies,
     ) -> None:
         self._caches = caches
         self._settings = settings
         self._planners = planners
-        self._nodes = nodes
-        self._event_handlers = event_handlers
-        self._tracker = tracker
-        self._triggers = TriggerTimeTracker()
-        self._guard = guard
-        self._contention = contention
-        self._find_writer = find_writer
-        self._requeue_after = requeue_after
-        self._other_writers: dict[NamespacedName, str] = {}
         self._writer = writer
-        self._conditions = conditions
-        self._publisher = publisher
+        self._reports = reports
+        self._contention = contention
         self._observer = observer
         self._latencies = latencies
-        self._answers: dict[NamespacedName, list[tuple[ZoneDemand, HeuristicAnswer]]] = {}
-        """The answers of a deferred heuristic for the last plan of a Service."""
-        self.retry_after = RetryAfter()
 
     def explain(self, key: NamespacedName) -> ServicePlan | None:
         """Return the plan that a sync would compute now; None for a Service without slices here."""
         service = self._caches.services.get(key)
-        if service is None or service.spec.type == "ExternalName" or service.spec.selector is None:
+        if service is None or not _has_slices(service):
             return None
-        # NB: planned from scratch, so that reading does not consume changes of the next sync.
-        return plan_service(
-            service,
-            pods=self._caches.selected(service),
-            slices=self._caches.slices_of(key, self._settings.plan.managed_by),
-            cluster=self._nodes.cluster,
-            settings=self._settings.plan,
-            answers=self._answers.get(key, ()),
-        )
+        return self._planners.explain(service)
 
     async def sync(self, key: NamespacedName) -> Result:
         """Reconcile the slices of a Service as far as that is possible now.
@@ -107,13 +194,11 @@ class Reconciler:
         if service is None:
             self._forget(key)
             return Result.SUCCESS
-        if service.spec.type == "ExternalName" or service.spec.selector is None:
-            self._planners.drop(key)
-            self._event_handlers.by_shares.discard(key)
-            return await self._clear_conditions(service)
+        if not _has_slices(service):
+            return await self._release(service)
         present = self._caches.slices_of(key, self._settings.plan.managed_by)
-        if self._tracker.is_stale(key, present):
-            self._event_handlers.awaiting.add(key)
+        if self._writer.own_writes.is_cache_behind(key, present):
+            self._writer.own_writes.await_event(key)
             return Result.STALE
         try:
             return await self._reconcile(service, present)
@@ -123,102 +208,34 @@ class Reconciler:
             raise
 
     async def _reconcile(self, service: Service, present: list[EndpointSlice]) -> Result:
-        since = self._latencies.take(service.key)
-        plan = await self._plan(service, present)
+        key = service.key
+        since = self._latencies.take(key)
+        plan = self._writer.guard.withhold_all(await self._planners.plan(service), present)
+        self._observer.planned(key, plan)
+        self._contention.release_writer(key)
+        if not plan.is_empty and (wait_s := self._contention.required_wait(key)) > 0:
+            # The slices are left for a while to the controller that keeps changing them.
+            self._observer.contended(key)
+            is_good = await self._reports.report_contention(service, plan, present, wait_s)
+            return Result.SUCCESS if is_good else Result.STALE
         outcome = WriteOutcome()
-        if not self._contention.left(service.key):
-            self._other_writers.pop(service.key, None)
-        if not plan.is_empty and (wait_s := self._contention.required_wait(service.key)) > 0:
-            return await self._defer_to_other_writer(service, plan, present, wait_s)
         if not plan.is_empty:
-            self._contention.record_own_write(service.key)
-            self._event_handlers.own_writes.begin_writes(service.key)
-            try:
+            self._contention.record_own_write(key)
+            with self._writer.own_writes.writing(key):
                 await self._write(service, plan, present, outcome)
-            finally:
-                self._event_handlers.end_writes(service.key)
         if since is not None:
-            self._latencies.end(
-                service.key, since, written=outcome.written, is_good=outcome.is_good
-            )
-        self._publisher.publish_plan(service, plan)
-        if self._settings.writes_conditions:
-            await self._write_conditions(service, plan, outcome)
-        elif not self._conditions.is_clear(service):
-            await self._write_status(service, (), outcome)
-        self.retry_after.record(service.key, outcome)
+            self._latencies.end(key, since, written=outcome.written, is_good=outcome.is_good)
+        await self._reports.report(service, plan, outcome)
+        self._writer.retry_after.record(key, outcome)
         errors = [*plan.errors, *outcome.errors]
         if errors:
-            self._publisher.publish_failure(
-                service,
-                "FailedToUpdateEndpointSlices",
-                f"Error updating Endpoint Slices for Service {service.key}: {_join(errors)}",
-            )
+            self._reports.report_errors(service, errors)
             return Result.ERROR
         if outcome.is_stale:
-            self._event_handlers.awaiting.add(service.key)
+            self._writer.own_writes.await_event(key)
             return Result.STALE
         # A failed heuristic is retried after a backoff; the endpoints are correct meanwhile.
         return Result.SUCCESS if plan.failure is None else Result.ERROR
-
-    async def _defer_to_other_writer(
-        self, service: Service, plan: ServicePlan, present: list[EndpointSlice], wait_s: float
-    ) -> Result:
-        """Leave the slices for a while to the controller that keeps changing them; report it."""
-        key = service.key
-        self._observer.contended(key)
-        if key not in self._other_writers:
-            names = [
-                await self._find_writer(endpoint_slice.metadata.key)
-                for endpoint_slice in present[:1]
-            ]
-            self._other_writers[key] = next((name for name in names if name), "another controller")
-            writer = self._other_writers[key]
-            message = f"{writer} keeps undoing what is written to the EndpointSlices"
-            _log.warning(
-                "EndpointSlices are contended",
-                service=str(key),
-                writer=writer,
-                fix=OTHER_CONTROLLER_FIX,
-            )
-            self._publisher.publish_failure(
-                service, "EndpointSlicesContended", f"{message}; {OTHER_CONTROLLER_FIX}"
-            )
-        outcome = WriteOutcome()
-        if self._settings.writes_conditions:
-            await self._write_conditions(service, plan, outcome)
-        self._requeue_after(key, wait_s)
-        return Result.SUCCESS if outcome.is_good else Result.STALE
-
-    def _find_other_writer(self, key: NamespacedName) -> str:
-        """Return the controller that keeps reverting the slices of a Service; "" for none."""
-        writer = self._other_writers.get(key, "")
-        if writer:
-            # No event reports that the other controller stopped, so the Service is requeued.
-            self._requeue_after(key, self._contention.left(key))
-        return writer
-
-    async def _plan(self, service: Service, present: list[EndpointSlice]) -> ServicePlan:
-        refreshed = self._planners.refresh(service, self._nodes.cluster)
-        trigger_time = self._trigger_time(service, refreshed)
-        desired = refreshed.planner.plan(trigger_time=trigger_time)
-        self._answers.pop(service.key, None)
-        if desired.questions:
-            # NB: changes that come meanwhile requeue the Service, and only its next sync passes
-            # them to the planner; so the second plan has the questions of the first one.
-            heuristics = self._settings.plan.heuristics
-            answers = await fetch_answers(heuristics, desired.strategy.value, desired.questions)
-            self._answers[service.key] = answers
-            desired = refreshed.planner.plan(trigger_time=trigger_time, answers=answers)
-        plan = self._guard.withhold_all(desired, present)
-        if depends_on_shares(
-            plan.strategy, service.metadata.annotations, settings=self._settings.plan
-        ):
-            self._event_handlers.by_shares.add(service.key)
-        else:
-            self._event_handlers.by_shares.discard(service.key)
-        self._observer.planned(service.key, plan)
-        return plan
 
     async def _write(
         self,
@@ -234,73 +251,27 @@ class Reconciler:
         if plan.stray:
             await self._writer.delete(owner, plan.stray, outcome=outcome)
 
-    def _trigger_time(self, service: Service, refreshed: Refreshed) -> str:
-        if refreshed.is_new:
-            return self._triggers.compute(service, refreshed.changed)
-        return self._triggers.compute_changed(
-            service, changed=refreshed.changed, gone=refreshed.gone
-        )
-
-    async def _write_conditions(
-        self, service: Service, plan: ServicePlan, outcome: WriteOutcome
-    ) -> None:
-        current = self._caches.services.get(service.key)
-        if current is None or not has_same_spec(current, service):
-            # Its next sync is queued already.
-            return
-        desired = plan.conditions
-        other_writer = self._find_other_writer(service.key)
-        stored = self._caches.slices_of(service.key, self._settings.plan.managed_by)
-        dropped = self._guard.fields(stored)
-        if other_writer or dropped or not outcome.is_good:
-            failure = _join(outcome.errors) or "another client wrote the slices first"
-            desired = service_conditions(
-                plan.strategy,
-                SliceSet(unchanged=tuple(stored) if dropped else plan.slices),
-                prefix=self._settings.plan.condition_prefix,
-                write_failed="" if outcome.is_good else failure,
-                dropped=dropped,
-                heuristic_failed="" if plan.failure is None else plan.failure.message,
-                rival=other_writer,
-                facts=self._planners.facts_of(service.key),
-            )
-        await self._write_status(current, desired, outcome)
-
-    async def _clear_conditions(self, service: Service) -> Result:
-        """Remove conditions that an earlier spec or other feature gates left behind."""
-        if self._conditions.is_clear(service):
-            return Result.SUCCESS
+    async def _release(self, service: Service) -> Result:
+        """Leave the slices of a Service alone, and remove the conditions of an earlier spec."""
+        self._planners.release(service.key)
         outcome = WriteOutcome()
-        await self._write_status(service, (), outcome)
-        self.retry_after.record(service.key, outcome)
+        await self._reports.clear(service, outcome)
+        self._writer.retry_after.record(service.key, outcome)
         if outcome.errors:
             return Result.ERROR
         return Result.STALE if outcome.is_stale else Result.SUCCESS
 
-    async def _write_status(
-        self, service: Service, desired: tuple[Condition, ...], outcome: WriteOutcome
-    ) -> None:
-        try:
-            await self._conditions.write(service, desired)
-        except (Conflict, NotFound):
-            outcome.is_stale = True
-        except KubeError as error:
-            message = f"failed to update the status of Service {service.key}: {error}"
-            outcome.record_error(message, error)
-
     def _forget(self, key: NamespacedName) -> None:
-        self._planners.drop(key)
-        self._answers.pop(key, None)
-        self.retry_after.forget(key)
-        self._tracker.delete_service(key)
-        self._triggers.delete_service(key)
-        self._event_handlers.by_shares.discard(key)
-        self._event_handlers.awaiting.discard(key)
-        self._publisher.forget(key)
+        self._planners.forget(key)
+        self._writer.forget(key)
+        self._reports.forget(key)
         self._contention.forget(key)
-        self._other_writers.pop(key, None)
         self._latencies.forget(key)
         self._observer.forgotten(key)
+
+
+def _has_slices(service: Service) -> bool:
+    return service.spec.type != "ExternalName" and service.spec.selector is not None
 
 
 def _join(errors: list[str]) -> str:

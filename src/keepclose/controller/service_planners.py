@@ -1,4 +1,4 @@
-"""One ServicePlanner for each synced Service, brought up to date when a sync asks for a plan.
+"""The plans of Services, by one ServicePlanner for each, which is updated when a sync needs a plan.
 
 Between syncs only the names of changed pods and slices are marked; a sync reads them from the
 caches, so that a planner never mixes states of different times, and one change costs the same
@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from keepclose.heuristics.process import fetch_answers
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
-from keepclose.reconcile.caches import Caches
+from keepclose.reconcile.caches import Caches, NodeFacts, depends_on_shares
+from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hint_facts import FactsOf, slice_facts
-from keepclose.slices.changes import has_same_spec, is_managed_by
-from keepclose.slices.service_planner import ServicePlanner
+from keepclose.slices.changes import TriggerTimeTracker, has_same_spec, is_managed_by
+from keepclose.slices.service_planner import ServicePlan, ServicePlanner, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 
-class Refreshed(NamedTuple):
+class _Refreshed(NamedTuple):
     """A planner that is up to date, and the pods whose changes it received.
 
     `is_new` means that `changed` holds all pods, not only those marked since the last sync.
@@ -53,6 +55,12 @@ class ServicePlanners:
         self._caches = caches
         self._settings = settings
         self._entries: dict[NamespacedName, _Entry] = {}
+        self._triggers = TriggerTimeTracker()
+        self._answers: dict[NamespacedName, list[tuple[ZoneDemand, HeuristicAnswer]]] = {}
+        """The answers of a deferred heuristic for the last plan of a Service."""
+        self.nodes = NodeFacts(caches.nodes)
+        self.by_shares: set[NamespacedName] = set()
+        """Services to sync when the CPU shares of zones change."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -78,7 +86,57 @@ class ServicePlanners:
         """Drop the planner of a Service; the next sync builds it again."""
         self._entries.pop(key, None)
 
-    def refresh(self, service: Service, cluster: ClusterNodes) -> Refreshed:
+    def release(self, key: NamespacedName) -> None:
+        """Drop a Service that needs no plan."""
+        self.drop(key)
+        self.by_shares.discard(key)
+
+    def forget(self, key: NamespacedName) -> None:
+        """Drop everything about a Service that was deleted."""
+        self.release(key)
+        self._answers.pop(key, None)
+        self._triggers.delete_service(key)
+
+    async def plan(self, service: Service) -> ServicePlan:
+        """Return the writes that are due for a Service now."""
+        key = service.key
+        refreshed = self._refresh(service, self.nodes.cluster)
+        trigger_time = self._trigger_time(service, refreshed)
+        plan = refreshed.planner.plan(trigger_time=trigger_time)
+        self._answers.pop(key, None)
+        if plan.questions:
+            # NB: changes that come meanwhile requeue the Service, and only its next sync passes
+            # them to the planner; so the second plan has the questions of the first one.
+            heuristics = self._settings.heuristics
+            answers = await fetch_answers(heuristics, plan.strategy.value, plan.questions)
+            self._answers[key] = answers
+            plan = refreshed.planner.plan(trigger_time=trigger_time, answers=answers)
+        if depends_on_shares(plan.strategy, service.metadata.annotations, settings=self._settings):
+            self.by_shares.add(key)
+        else:
+            self.by_shares.discard(key)
+        return plan
+
+    def explain(self, service: Service) -> ServicePlan:
+        """Return the plan that a sync of a Service would compute now."""
+        # NB: planned from scratch, so that reading does not consume changes of the next sync.
+        return plan_service(
+            service,
+            pods=self._caches.selected(service),
+            slices=self._caches.slices_of(service.key, self._settings.managed_by),
+            cluster=self.nodes.cluster,
+            settings=self._settings,
+            answers=self._answers.get(service.key, ()),
+        )
+
+    def _trigger_time(self, service: Service, refreshed: _Refreshed) -> str:
+        if refreshed.is_new:
+            return self._triggers.compute(service, refreshed.changed)
+        return self._triggers.compute_changed(
+            service, changed=refreshed.changed, gone=refreshed.gone
+        )
+
+    def _refresh(self, service: Service, cluster: ClusterNodes) -> _Refreshed:
         """Return the planner of a Service, updated from the caches."""
         entry = self._entries.get(service.key)
         if entry is None or _has_other_selector(entry.service, service):
@@ -92,9 +150,9 @@ class ServicePlanners:
             entry.cluster = cluster
         self._update_slices(entry)
         changed, gone = self._update_pods(entry)
-        return Refreshed(entry.planner, changed, gone, is_new=False)
+        return _Refreshed(entry.planner, changed, gone, is_new=False)
 
-    def _build(self, service: Service, cluster: ClusterNodes) -> Refreshed:
+    def _build(self, service: Service, cluster: ClusterNodes) -> _Refreshed:
         planner = ServicePlanner(service, cluster=cluster, settings=self._settings)
         slices = self._caches.slices_of(service.key, self._settings.managed_by)
         for endpoint_slice in sorted(slices, key=lambda item: item.metadata.name):
@@ -104,7 +162,7 @@ class ServicePlanners:
         for pod in pods:
             planner.set_pod(pod)
         self._entries[service.key] = _Entry(service, planner, cluster)
-        return Refreshed(planner, pods, [], is_new=True)
+        return _Refreshed(planner, pods, [], is_new=True)
 
     def _update_slices(self, entry: _Entry) -> None:
         names, entry.slices = entry.slices, {}

@@ -1,4 +1,4 @@
-"""Writes slices in an order that loses no endpoint, and updates tracker and cache at once.
+"""Writes slices in an order that loses no endpoint, and records each write at once.
 
 Creates come first, then updates that remove no endpoint, then other updates, then deletes. An
 endpoint that moves between slices is written to its new slice before it leaves the old one. Where
@@ -10,17 +10,24 @@ Updates replace whole slices under their resource version: the struct holds ever
 managed fields, which the server keeps. Deletes name uid and version, so that a newer slice of that
 name, or one that another client filled, is left alone. Answers hold only metadata unless a write
 brings new hints; if the server stores something else, the guard learns it from the answer or watch.
+
+A failure of the API server says nothing about the key. A key that the server asked to wait
+(Retry-After) is not retried sooner; one whose sync found the server unavailable is requeued as soon
+as the server is back, even after its retries were used up.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 
 import structlog
 from msgspec.structs import replace
 
+from keepclose.controller.own_writes import OwnWrites
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.errors import (
@@ -36,10 +43,8 @@ from keepclose.kube.errors import (
 from keepclose.kube.requests import ENDPOINT_SLICES
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.well_known import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
-from keepclose.reconcile.dropped_fields import SliceGuard, brings_hints
+from keepclose.reconcile.dropped_fields import SliceGuard, brings_hints, try_update
 from keepclose.slices.packing import SlicePlan
-from keepclose.slices.trackers import SliceTracker
 
 Addresses = frozenset[tuple[str, ...]]
 _NONE: Addresses = frozenset()
@@ -221,23 +226,59 @@ class WriteOutcome:
             self.wait_s = max(self.wait_s, error.retry_after or 0.0)
 
 
+class RetryAfter:
+    """The keys of one queue that the API server delayed, and those that it could not serve."""
+
+    def __init__(self) -> None:
+        self._waits: dict[NamespacedName, float] = {}
+        self._unavailable: set[NamespacedName] = set()
+
+    def record(self, key: NamespacedName, outcome: WriteOutcome) -> None:
+        """Record the outcome of a sync's writes in place of the previous one of the key."""
+        self._waits.pop(key, None)
+        self._unavailable.discard(key)
+        if outcome.wait_s > 0:
+            self._waits[key] = outcome.wait_s
+        if outcome.is_unavailable:
+            self._unavailable.add(key)
+
+    def take_wait(self, key: NamespacedName) -> float:
+        """Return and reset the seconds that the server asked the key to wait; 0 without any."""
+        return self._waits.pop(key, 0.0)
+
+    def unavailable(self) -> Iterable[NamespacedName]:
+        """Return the keys whose last sync found the API server unavailable."""
+        return tuple(self._unavailable)
+
+
 class SliceWriter:
-    """Writes the slices of one controller."""
+    """Writes the slices of one controller; the guard calls `on_due` with a Service to requeue."""
 
     def __init__(
         self,
         client: Client,
         cache: Cache[EndpointSlice],
-        tracker: SliceTracker,
-        guard: SliceGuard,
+        own_writes: OwnWrites,
         *,
+        on_due: Callable[[NamespacedName], None],
         on_written: Callable[[str], None],
     ) -> None:
         self._client = client
         self._cache = cache
-        self._tracker = tracker
-        self._guard = guard
         self._on_written = on_written
+        self.own_writes = own_writes
+        self.guard = SliceGuard(
+            cache,
+            managed_by=own_writes.managed_by,
+            try_write=partial(try_update, client),
+            on_due=on_due,
+        )
+        self.retry_after = RetryAfter()
+
+    def forget(self, key: NamespacedName) -> None:
+        """Forget a Service that needs no more writes."""
+        self.own_writes.forget(key)
+        self.retry_after.record(key, WriteOutcome())
 
     async def write(
         self,
@@ -282,13 +323,8 @@ class SliceWriter:
             await self._delete(endpoint_slice)
             return None
         stored = await self._send(endpoint_slice)
-        self._guard.record(endpoint_slice, stored)
-        # NB: the tracker first, so that the event of the cache is recognised as an own write.
-        self._tracker.update(stored)
-        self._cache.put(stored)
-        if self._has_left(stored):
-            # NB: the deletion event came before this answer, and no other event will follow.
-            self._tracker.handle_deletion(stored)
+        self.guard.record(endpoint_slice, stored)
+        self.own_writes.record(stored)
         return stored
 
     async def _send(self, endpoint_slice: EndpointSlice) -> EndpointSlice:
@@ -303,24 +339,9 @@ class SliceWriter:
             return replace(endpoint_slice, metadata=meta)
         return stored
 
-    def _has_left(self, stored: EndpointSlice) -> bool:
-        """Return whether the cache already has the slice as deleted or relabelled."""
-        now = self._cache.get(stored.metadata.key)
-        return (
-            now is None
-            or now.metadata.uid != stored.metadata.uid
-            or now.metadata.deletion_timestamp is not None
-            or any(
-                now.metadata.labels.get(label) != stored.metadata.labels.get(label)
-                for label in (MANAGED_BY_LABEL, SERVICE_NAME_LABEL)
-            )
-        )
-
     async def _delete(self, endpoint_slice: EndpointSlice) -> None:
         meta = endpoint_slice.metadata
-        # NB: before the request, because the deletion event may arrive before the answer.
-        self._tracker.expect_deletion(endpoint_slice)
-        try:
+        with suppress(NotFound), self.own_writes.deleting(endpoint_slice):
             await self._client.delete(
                 ENDPOINT_SLICES,
                 meta.name,
@@ -328,13 +349,6 @@ class SliceWriter:
                 uid=meta.uid,
                 resource_version=meta.resource_version,
             )
-        except NotFound:
-            return
-        except BaseException:
-            # NB: not for a slice that is gone by now: no event would end the wait for it.
-            if self._cache.get(NamespacedName(meta.namespace, meta.name)) is not None:
-                self._tracker.update(endpoint_slice)
-            raise
 
     def _record_failure(
         self, owner: str, write: Write, error: KubeError, outcome: WriteOutcome

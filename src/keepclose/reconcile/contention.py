@@ -12,12 +12,14 @@ never lost; where it cannot reach the webhook, the built-in controller removes t
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from keepclose.kube.client import USER_AGENT, Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError
 from keepclose.kube.requests import ENDPOINT_SLICES, Kind
+from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.metadata_validation import plain_line
 
@@ -72,8 +74,16 @@ class ReapplyBackoff:
 class Contention:
     """The Services whose slices another controller keeps changing, and their backoff."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        find_writer: Callable[[NamespacedName], Awaitable[str]] | None = None,
+    ) -> None:
+        """Take the function from a slice to the controller that wrote it last; "" if unknown."""
         self._clock = clock
+        self._find_writer = find_writer
+        self._writers: dict[NamespacedName, str] = {}
         self._backoff = ReapplyBackoff(clock, longest_s=MAX_CONTENTION_S)
         self._undone: set[NamespacedName] = set()
         self._written: set[NamespacedName] = set()
@@ -123,6 +133,25 @@ class Contention:
         self._contended_until[key] = now + wait_s + _WINDOW_S
         return wait_s
 
+    async def identify_writer(self, key: NamespacedName, slices: Sequence[EndpointSlice]) -> bool:
+        """Find the controller that changes these slices; return False if it is known already."""
+        if key in self._writers:
+            return False
+        name = ""
+        if slices and self._find_writer is not None:
+            name = await self._find_writer(slices[0].metadata.key)
+        self._writers[key] = name or "another controller"
+        return True
+
+    def writer(self, key: NamespacedName) -> str:
+        """Return the controller that keeps changing the slices of a Service; "" for none."""
+        return self._writers.get(key, "")
+
+    def release_writer(self, key: NamespacedName) -> None:
+        """Forget the other controller of a Service that no longer counts as contended."""
+        if not self.left(key):
+            self._writers.pop(key, None)
+
     def forget(self, key: NamespacedName) -> None:
         """Forget a Service that was deleted."""
         self._backoff.forget(key)
@@ -130,6 +159,7 @@ class Contention:
         self._written.discard(key)
         self._rounds.pop(key, None)
         self._contended_until.pop(key, None)
+        self._writers.pop(key, None)
 
 
 async def find_writer(client: Client, slice_key: NamespacedName) -> str:

@@ -1,22 +1,28 @@
-"""Which Services a change of a pod or of a slice concerns.
+"""Which Services a change of a pod or of a slice concerns, and when it was triggered.
 
 Follows the EndpointSlice controller. Most updates of a pod change nothing that an endpoint shows,
-and are dropped. A change of labels alone concerns only the Services that gain or lose the pod. A
-controller's own writes come back as watch events and must never cause another sync.
+and are dropped. A change of labels alone concerns only the Services that gain or lose the pod.
+`TriggerTimeTracker` finds the earliest change that a sync responds to; consumers measure the
+network programming latency from it. It reads no clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
-from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABEL
+from keepclose.model.well_known import MANAGED_BY_LABEL
 from keepclose.model.workload import Pod
-from keepclose.slices.trackers import SliceTracker
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NANOS = 1_000_000_000
+_NEVER = -(1 << 80)
 
 
 class PodChange(NamedTuple):
@@ -106,61 +112,9 @@ def service_of(endpoint_slice: EndpointSlice) -> NamespacedName | None:
     return key if key.name else None
 
 
-def services_for_added_slice(
-    endpoint_slice: EndpointSlice,
-    *,
-    tracker: SliceTracker,
-    managed_by: str = ENDPOINTSLICE_CONTROLLER,
-) -> frozenset[NamespacedName]:
-    """Return the Services to sync because another writer changed a slice of this controller."""
-    if is_managed_by(endpoint_slice, managed_by) and tracker.should_sync(endpoint_slice):
-        return _services_of(endpoint_slice)
-    return frozenset()
-
-
-def services_for_changed_slice(
-    old: EndpointSlice,
-    new: EndpointSlice,
-    *,
-    tracker: SliceTracker,
-    managed_by: str = ENDPOINTSLICE_CONTROLLER,
-) -> frozenset[NamespacedName]:
-    """Return the Services to sync after a slice changed.
-
-    A slice that moves from one Service to another concerns both, also under another manager.
-    """
-    if old.service_key.name != new.service_key.name:
-        return _services_of(old, new)
-    if is_managed_by(old, managed_by) != is_managed_by(new, managed_by):
-        return _services_of(new)
-    return services_for_added_slice(new, tracker=tracker, managed_by=managed_by)
-
-
-def services_for_deleted_slice(
-    endpoint_slice: EndpointSlice,
-    *,
-    tracker: SliceTracker,
-    managed_by: str = ENDPOINTSLICE_CONTROLLER,
-) -> frozenset[NamespacedName]:
-    """Return the Services to sync after an unexpected deletion of a slice; updates the tracker."""
-    if (
-        is_managed_by(endpoint_slice, managed_by)
-        and tracker.has(endpoint_slice)
-        and not tracker.handle_deletion(endpoint_slice)
-    ):
-        return _services_of(endpoint_slice)
-    return frozenset()
-
-
 def is_managed_by(endpoint_slice: EndpointSlice, managed_by: str) -> bool:
     """Return whether the label of the slice names this controller as its manager."""
     return endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL, "") == managed_by
-
-
-def _services_of(*slices: EndpointSlice) -> frozenset[NamespacedName]:
-    return frozenset(
-        key for endpoint_slice in slices if (key := service_of(endpoint_slice)) is not None
-    )
 
 
 def has_same_spec(old: Service, new: Service) -> bool:
@@ -173,3 +127,103 @@ def has_same_spec(old: Service, new: Service) -> bool:
         and old_meta.annotations == new_meta.annotations
         and old_meta.deletion_timestamp == new_meta.deletion_timestamp
     )
+
+
+class TriggerTimeTracker:
+    """The trigger times already seen, by Service: its creation and its pods' last transitions."""
+
+    def __init__(self) -> None:
+        self._states: dict[NamespacedName, _TriggerState] = {}
+
+    def compute(self, service: Service, pods: Iterable[Pod]) -> str:
+        """Return the time of the earliest change since the last call; "" without a change.
+
+        For a new Service that is its creation. NB: a pod that was absent in the last call counts
+        as new.
+        """
+        state = self._states.get(service.key, _TriggerState())
+        moments = {
+            pod.metadata.name: moment for pod in pods if (moment := _transition(pod)) is not None
+        }
+        gone = state.pods.keys() - moments.keys()
+        return self._advance(service, moments, gone)
+
+    def compute_changed(
+        self, service: Service, *, changed: Iterable[Pod], gone: Iterable[str]
+    ) -> str:
+        """Return the same as `compute`, from the changed pods and the names of deleted pods alone.
+
+        A pod in both counts as deleted and created again.
+        """
+        moments: dict[str, int] = {}
+        deleted = set(gone)
+        for pod in changed:
+            moment = _transition(pod)
+            if moment is None:
+                deleted.add(pod.metadata.name)
+            else:
+                moments[pod.metadata.name] = moment
+        return self._advance(service, moments, deleted)
+
+    def delete_service(self, service: NamespacedName) -> None:
+        """Forget a deleted Service; another one of the same name counts as new."""
+        self._states.pop(service, None)
+
+    def _advance(self, service: Service, moments: dict[str, int], gone: Iterable[str]) -> str:
+        created = parse_timestamp(service.metadata.creation_timestamp)
+        state = self._states.get(service.key)
+        if state is None:
+            self._states[service.key] = _TriggerState(created, moments)
+            return format_instant(created)
+        for name in gone:
+            state.pods.pop(name, None)
+        newer = [
+            moment for name, moment in moments.items() if moment > state.pods.get(name, _NEVER)
+        ]
+        if created is not None and created > (_NEVER if state.service is None else state.service):
+            newer.append(created)
+        state.pods.update(moments)
+        state.service = created
+        return format_instant(min(newer, default=None))
+
+
+class _TriggerState:
+    __slots__ = ("pods", "service")
+
+    def __init__(self, service: int | None = None, pods: dict[str, int] | None = None) -> None:
+        self.service = service
+        self.pods: dict[str, int] = {} if pods is None else pods
+
+
+@lru_cache(maxsize=1 << 14)
+def parse_timestamp(text: str | None) -> int | None:
+    """Return an RFC 3339 time as nanoseconds since 1970; None for an absent or unreadable one."""
+    if not text:
+        return None
+    whole, dot, rest = text.partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    try:
+        moment = datetime.fromisoformat(whole + rest[len(digits) :])
+    except ValueError:
+        return None
+    if moment.tzinfo is None or (dot and not digits):
+        return None
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * _NANOS + int(digits[:9].ljust(9, "0") or "0")
+
+
+def format_instant(moment: int | None) -> str:
+    """Return nanoseconds since 1970 as RFC 3339 in UTC, without trailing zeros; "" for None."""
+    if moment is None:
+        return ""
+    seconds, nanos = divmod(moment, _NANOS)
+    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    fraction = f".{nanos:09d}".rstrip("0") if nanos else ""
+    return f"{text}{fraction}Z"
+
+
+def _transition(pod: Pod) -> int | None:
+    for condition in pod.status.conditions:
+        if condition.type == "Ready":
+            return parse_timestamp(condition.last_transition_time)
+    return None

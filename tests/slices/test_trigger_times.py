@@ -1,4 +1,4 @@
-"""What a controller remembers between syncs."""
+"""The time of the earliest change that a sync responds to."""
 
 from __future__ import annotations
 
@@ -7,145 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod, StatusCondition
-from keepclose.slices.trackers import (
-    SliceTracker,
-    TriggerTimeTracker,
-    format_instant,
-    parse_timestamp,
-)
-from support.builders import endpoint_slice, pod, service
+from keepclose.slices.changes import TriggerTimeTracker, format_instant, parse_timestamp
+from support.builders import pod, service
 
 WEB = NamespacedName("default", "web")
-
-
-def known(
-    uid: str = "a", generation: int = 1, *, service_name: str = "web", namespace: str = "default"
-) -> EndpointSlice:
-    """Return a slice of a generation."""
-    piece = endpoint_slice(name=uid, service_name=service_name, namespace=namespace)
-    return replace(piece, metadata=replace(piece.metadata, uid=uid, generation=generation))
-
-
-def tracking(*pieces: EndpointSlice) -> SliceTracker:
-    """Return a tracker that saw these slices written."""
-    tracker = SliceTracker()
-    for piece in pieces:
-        tracker.update(piece)
-    return tracker
-
-
-@pytest.mark.parametrize(
-    ("written", "asked", "want_has", "want_sync"),
-    [
-        pytest.param(known(), known(), True, False, id="the same slice"),
-        pytest.param(known(generation=2), known(generation=3), True, True, id="a newer generation"),
-        pytest.param(known(generation=2), known(generation=1), True, False, id="an older one"),
-        pytest.param(known(), known("b"), False, True, id="another slice"),
-        pytest.param(
-            known(), known(namespace="other"), False, True, id="the same uid in another namespace"
-        ),
-        pytest.param(
-            known(), known(service_name="other"), False, True, id="the same uid of another Service"
-        ),
-    ],
-)
-def test_update(
-    written: EndpointSlice, asked: EndpointSlice, want_has: bool, want_sync: bool
-) -> None:
-    """What was written needs no sync when it comes back."""
-    tracker = tracking(written)
-    assert (tracker.has(asked), tracker.should_sync(asked)) == (want_has, want_sync)
-
-
-def test_an_unknown_service_needs_a_sync_for_every_slice() -> None:
-    """Nothing was written, so everything is news."""
-    assert SliceTracker().should_sync(known())
-    assert not SliceTracker().has(known())
-
-
-@pytest.mark.parametrize(
-    ("written", "expected_gone", "cached", "want"),
-    [
-        pytest.param((), (), (), False, id="nothing written, nothing cached"),
-        pytest.param((), (), (known(),), False, id="an unknown Service is never stale"),
-        pytest.param((known(),), (), (known(),), False, id="the cache has what was written"),
-        pytest.param(
-            (known(generation=2),), (), (known(generation=1),), True, id="the cache is older"
-        ),
-        pytest.param(
-            (known(generation=2),), (), (known(generation=3),), False, id="the cache is newer"
-        ),
-        pytest.param((known(),), (), (), True, id="a written slice is missing"),
-        pytest.param(
-            (known(), known("b")), (), (known(),), True, id="one of two written is missing"
-        ),
-        pytest.param((known(),), (), (known(), known("b")), False, id="an unknown one is more"),
-        pytest.param((), (known(),), (known(),), True, id="a deleted slice is still there"),
-        pytest.param((), (known(),), (), False, id="a deleted slice is gone"),
-        pytest.param(
-            (known("b"),), (known(),), (known("b"),), False, id="one deleted, one as written"
-        ),
-    ],
-)
-def test_stale_slices(
-    written: tuple[EndpointSlice, ...],
-    expected_gone: tuple[EndpointSlice, ...],
-    cached: tuple[EndpointSlice, ...],
-    want: bool,
-) -> None:
-    """A cache that lacks a write or still has a deletion is not to be planned from."""
-    tracker = tracking(*written)
-    for piece in expected_gone:
-        tracker.expect_deletion(piece)
-    assert tracker.is_stale(WEB, cached) is want
-
-
-@pytest.mark.parametrize(
-    ("tracked", "expected", "gone", "want_handled"),
-    [
-        pytest.param((), (), known(), True, id="nothing is tracked"),
-        pytest.param((known("b"),), (), known(), True, id="another slice is tracked"),
-        pytest.param((known(),), (), known(), False, id="nobody expected it"),
-        pytest.param(
-            (known(generation=1),), (), known(generation=5), False, id="whatever its generation"
-        ),
-        pytest.param((known(),), (known(),), known(), True, id="it was expected"),
-        pytest.param((), (known(),), known(), True, id="expected without ever being written"),
-        pytest.param((known(),), (known("b"),), known(), False, id="another was expected"),
-    ],
-)
-def test_deletion(
-    tracked: tuple[EndpointSlice, ...],
-    expected: tuple[EndpointSlice, ...],
-    gone: EndpointSlice,
-    want_handled: bool,
-) -> None:
-    """An unexpected deletion calls for a sync, once; afterwards the slice is unknown."""
-    tracker = tracking(*tracked)
-    for piece in expected:
-        tracker.expect_deletion(piece)
-    assert tracker.handle_deletion(gone) is want_handled
-    assert not tracker.has(gone)
-    assert tracker.handle_deletion(gone) is True
-
-
-@pytest.mark.parametrize(
-    ("deleted", "want_has"),
-    [
-        pytest.param(WEB, False, id="this Service"),
-        pytest.param(NamespacedName("default", "other"), True, id="another Service"),
-        pytest.param(NamespacedName("other", "web"), True, id="another namespace"),
-    ],
-)
-def test_delete_service(deleted: NamespacedName, want_has: bool) -> None:
-    """All slices of the Service are forgotten, and no others."""
-    tracker = tracking(known())
-    tracker.delete_service(deleted)
-    assert tracker.has(known()) is want_has
 
 
 def at(second: int) -> str:
