@@ -17,7 +17,7 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
-from keepclose.reconcile.instrumentation import NoOpObserver
+from keepclose.reconcile.instrumentation import Observer
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
 from keepclose.runtime.workers import Result
@@ -312,7 +312,7 @@ async def test_services_without_selector_or_with_an_external_name_get_no_slices(
         assert await cluster.slices("bare") == await cluster.slices("far") == []
 
 
-class SyncedKeys(NoOpObserver):
+class SyncedKeys(Observer):
     """Remembers which Services were synced."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.caches import Caches
 from keepclose.reconcile.event_publisher import EventPublisher, RecordingEventPublisher
-from keepclose.reconcile.instrumentation import NoOpObserver, Observer
+from keepclose.reconcile.instrumentation import Observer
 from keepclose.reconcile.settings import (
     MIRRORING_COMPONENT,
     MIRRORING_QUEUE,
@@ -77,7 +77,7 @@ class Controller:
         )
         for reflector in self.reflectors:
             reflector.failure_log.on_recovery = self._on_recovery
-        observer = observer or NoOpObserver()
+        observer = observer or Observer()
         self.services = ServicePart(
             client,
             self.caches,

@@ -18,6 +18,7 @@ from keepclose.kube.work_queue import WorkQueue
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.reconcile.contention import Contention
+from keepclose.reconcile.instrumentation import MirroringObserver, Observer
 from keepclose.routing.strategy import StrategyName
 from keepclose.runtime.metrics_text import QueueMetrics, render_metrics
 from keepclose.runtime.workers import Result
@@ -45,8 +46,8 @@ class _Contribution(NamedTuple):
 _NOTHING: Final = _Contribution(0, 0, 0)
 
 
-class MirroringMetrics:
-    """The metrics of mirroring; a MirroringObserver."""
+class MirroringMetrics(MirroringObserver):
+    """The metrics of mirroring."""
 
     def __init__(self, registry: CollectorRegistry, *, max_per_subset: int) -> None:
         self._registry = registry
@@ -126,8 +127,8 @@ class MirroringMetrics:
         return Gauge(MIRRORING_PREFIX + name, text, registry=self._registry)
 
 
-class ControllerMetrics:
-    """The metrics of one controller, in a registry of their own; an Observer."""
+class ControllerMetrics(Observer):
+    """The metrics of one controller, in a registry of their own."""
 
     def __init__(self, *, max_endpoints: int, max_per_subset: int = MAX_PER_SUBSET) -> None:
         self.registry = CollectorRegistry()

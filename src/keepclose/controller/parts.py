@@ -142,7 +142,6 @@ class ServicePart(Part):
         )
         return Reconciler(
             self._caches,
-            settings=self._settings,
             planners=self.planners,
             writer=self.writer,
             reports=reports,

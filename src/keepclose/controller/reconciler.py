@@ -160,7 +160,6 @@ class Reconciler:
         self,
         caches: Caches,
         *,
-        settings: ControllerSettings,
         planners: ServicePlanners,
         writer: SliceWriter,
         reports: ServiceReports,
@@ -169,7 +168,6 @@ class Reconciler:
         latencies: PodLatencies,
     ) -> None:
         self._caches = caches
-        self._settings = settings
         self._planners = planners
         self._writer = writer
         self._reports = reports
@@ -196,9 +194,10 @@ class Reconciler:
             return Result.SUCCESS
         if not _has_slices(service):
             return await self._release(service)
-        present = self._caches.slices_of(key, self._settings.plan.managed_by)
-        if self._writer.own_writes.is_cache_behind(key, present):
-            self._writer.own_writes.await_event(key)
+        own_writes = self._writer.own_writes
+        present = self._caches.slices_of(key, own_writes.managed_by)
+        if own_writes.is_cache_behind(key, present):
+            own_writes.await_event(key)
             return Result.STALE
         try:
             return await self._reconcile(service, present)

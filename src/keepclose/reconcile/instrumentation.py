@@ -5,8 +5,6 @@ Observers must neither block nor raise, and must never change what the controlle
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from keepclose.kube.work_queue import WorkQueue
@@ -18,8 +16,8 @@ from keepclose.slices.mirroring import MirrorPlan
 from keepclose.slices.service_planner import ServicePlan
 
 
-class MirroringObserver(Protocol):
-    """Observes the mirroring of Endpoints."""
+class MirroringObserver:
+    """Observes the mirroring of Endpoints; this one does nothing, metrics override its methods."""
 
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
         """Record the end of a sync and its duration."""
@@ -31,12 +29,10 @@ class MirroringObserver(Protocol):
         """Record that the API server accepted a write: create, update or delete."""
 
 
-class Observer(Protocol):
-    """Observes an EndpointSlice controller."""
+class Observer:
+    """Observes an EndpointSlice controller; this one does nothing, metrics override its methods."""
 
-    @property
-    def mirroring(self) -> MirroringObserver:
-        """The observer of the mirroring of Endpoints."""
+    mirroring = MirroringObserver()
 
     def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
         """Record the end of a sync and its duration."""
@@ -61,49 +57,6 @@ class Observer(Protocol):
 
     def watch_queue(self, name: str, queue: WorkQueue[NamespacedName]) -> None:
         """Observe a queue from now on."""
-
-
-class NoOpMirroringObserver:
-    """A MirroringObserver that does nothing."""
-
-    def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
-        """Do nothing."""
-
-    def mirrored(self, key: NamespacedName, mirrored: MirrorPlan) -> None:
-        """Do nothing."""
-
-    def written(self, operation: str) -> None:
-        """Do nothing."""
-
-
-class NoOpObserver:
-    """An Observer that does nothing."""
-
-    mirroring = NoOpMirroringObserver()
-
-    def synced(self, key: NamespacedName, result: Result, seconds: float) -> None:
-        """Do nothing."""
-
-    def planned(self, key: NamespacedName, plan: ServicePlan) -> None:
-        """Do nothing."""
-
-    def written(self, operation: str) -> None:
-        """Do nothing."""
-
-    def reached(self, seconds: float) -> None:
-        """Do nothing."""
-
-    def forgotten(self, key: NamespacedName) -> None:
-        """Do nothing."""
-
-    def contended(self, key: NamespacedName) -> None:
-        """Do nothing."""
-
-    def watch_contention(self, contention: Contention) -> None:
-        """Do nothing."""
-
-    def watch_queue(self, name: str, queue: WorkQueue[NamespacedName]) -> None:
-        """Do nothing."""
 
 
 def describe_plan(plan: ServicePlan | None) -> JsonObject | None:
