@@ -8,7 +8,7 @@ Events that were stored before a restart have the whole time again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from keepclose.apiserver.following import follow_deadlines
@@ -52,18 +52,17 @@ class EventExpiry:
             self._store, EVENTS, resume=self.resume, handle=self._handle, end_due=self.remove_due
         )
 
-    def resume(self) -> None:
-        """Take note of every stored Event, and keep the time of those that were known."""
-        before = self._expiries
-        entries = {(entry.namespace, entry.name): entry for entry in self._store.entries(EVENTS)}
-        self._expiries = {
-            key: known
-            for key, known in before.items()
-            if key in entries and entries[key].version == known.version
-        }
-        for key, entry in entries.items():
-            if key not in self._expiries:
+    def resume(self) -> Iterator[None]:
+        """Take note of every stored Event, by steps; those that are known keep their time."""
+        for entry in self._store.entries(EVENTS):
+            known = self._expiries.get((entry.namespace, entry.name))
+            if known is None or known.version < entry.version:
                 self._note(entry)
+            yield
+        for key in list(self._expiries):
+            if self._store.get(EVENTS, *key) is None:
+                self._expiries.pop(key, None)
+            yield
 
     def remove_due(self) -> float | None:
         """Remove expired Events; return in how many seconds the next one expires.
@@ -76,11 +75,12 @@ class EventExpiry:
             left = expiry.at - self._clock()
             if left > 0 or time.perf_counter() > stop:
                 return left
-            del self._expiries[key]
             entry = self._store.get(EVENTS, *key)
             # NB: a newer version is a change that is about to be handled.
             if entry is not None and entry.version == expiry.version:
                 self._store.delete(EVENTS, *key, expected=entry.version)
+            # NB: not before, so that what cannot be removed now is tried again soon.
+            del self._expiries[key]
         return None
 
     def _handle(self, change: Change) -> None:

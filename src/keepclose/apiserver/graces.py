@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -82,13 +82,14 @@ class Graces:
             self._store, PODS, resume=self.resume, handle=self._handle, end_due=self.end_due
         )
 
-    def resume(self) -> None:
-        """Take note of every stored pod that is on its way out."""
+    def resume(self) -> Iterator[None]:
+        """Take note of every stored pod that is on its way out, by steps."""
         self._ends.clear()
         for _clock, queued in self._queues:
             queued.clear()
         for entry in self._store.entries(PODS):
             self.note(entry)
+            yield
 
     def note(self, entry: Entry) -> None:
         """Take note of a pod, if it is given time to end."""
