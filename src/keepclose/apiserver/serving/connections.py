@@ -94,7 +94,8 @@ class Connection(asyncio.Protocol):
         # What is answered behind the requests that wait, and the last of all.
         self._refusal: Answer | None = None
         self._streaming: asyncio.Task[None] | None = None
-        self._in_stream = False
+        # Whether what is streamed may never end.
+        self._is_endless = False
         self._frame = b""
         # What is left of an answer, and whether the connection stays open behind it.
         self._rest: memoryview | None = None
@@ -176,6 +177,10 @@ class Connection(asyncio.Protocol):
             return
         self._waiting.append((request, keep))
         self._waiting_bytes += len(request.body)
+        if self._is_endless and self._is_full():
+            # NB: to read no further would hide that the client has left, and the stream would stay.
+            self.cut()
+            return
         if len(self._waiting) == 1 and not self._is_busy():
             self._loop.call_soon(self._begin_turn)
 
@@ -183,8 +188,8 @@ class Connection(asyncio.Protocol):
         """Answer what cannot be read any further, behind the requests before it, and close."""
         if self._closing or self._refusal is not None:
             return
-        if self._in_stream:
-            # NB: the client would take the refusal for a part of the stream, which may never end.
+        if self._is_endless:
+            # NB: its turn would never come.
             self.cut()
         elif self._waiting or self._is_busy():
             self._refusal = answer
@@ -197,7 +202,8 @@ class Connection(asyncio.Protocol):
         """Refuse a request before its body is read, if it has no valid credentials."""
         knows = self._server.knows
         credentials = request.headers.get(b"authorization")
-        if knows is None or (self.user is not None and credentials == self._credentials):
+        is_known = credentials is not None and credentials == self._credentials
+        if knows is None or (self.user is not None and is_known):
             return False
         if knows(request):
             self._credentials = credentials
@@ -324,13 +330,21 @@ class Connection(asyncio.Protocol):
         if isinstance(answer, Answer):
             self._send(answer, keep=keep, head_only=request.method == "HEAD")
             return
+        if answer.endless and (self._refusal is not None or self._is_full()):
+            # NB: as where that comes while the stream runs.
+            answer.close()
+            self.cut()
+            return
         # NB: clients of HTTP/1.0 do not know chunks; the end of the connection ends the answer.
         chunked = request.version != "1.0"
         self._out.write(encode_stream_head(answer, chunked=chunked))
-        self._in_stream = True
+        self._is_endless = answer.endless
         self._streaming = self._loop.create_task(
             self._stream(answer, keep=keep and chunked, chunked=chunked)
         )
+        # NB: not in the task: one that is cancelled before its first step runs nothing at all.
+        stream = answer
+        self._streaming.add_done_callback(lambda _task: stream.close())
 
     def _send(
         self, answer: Answer, *, keep: bool, head_only: bool = False, linger: bool = False
@@ -392,6 +406,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and self._closed_at is None:
             # NB: what only waits for the client to take leave goes first where places are few.
             self._closed_at = self.idle_since = self._loop.time()
+            # NB: where nothing is read, the client's leave would not be seen.
+            self._transport.resume_reading()
             self._transport.close()
 
     async def _stream(self, stream: Stream, *, keep: bool, chunked: bool) -> None:
@@ -411,9 +427,8 @@ class Connection(asyncio.Protocol):
             # The status is sent: breaking off is all that can tell the client.
             log.exception("stream failed")
         finally:
-            stream.close()
             self._streaming = None
-            self._in_stream = False
+            self._is_endless = False
             self._release_leaving()
         if not ended:
             self._out.abort()

@@ -75,6 +75,8 @@ class Stream(Protocol):
     """What is sent back bit by bit."""
 
     content_type: bytes
+    # Whether it goes on for as long as the client wants, as a watch does.
+    endless: bool
 
     def frames(self) -> AsyncIterator[bytes]:
         """Yield what to send."""
