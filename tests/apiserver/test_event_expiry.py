@@ -27,6 +27,11 @@ class Stored:
         exists = self.store.get(EVENT_STORE, "default", name) is not None
         (self.store.update if exists else self.store.create)(EVENT_STORE, event)
 
+    def resume(self) -> None:
+        """Have the expiry look at everything."""
+        for _ in self.expiry.resume():
+            pass
+
     def names(self) -> list[str]:
         """Return the names of what is stored."""
         return [entry.name for entry in self.store.entries(EVENT_STORE)]
@@ -41,7 +46,7 @@ def stored() -> Stored:
 def test_an_event_expires_after_its_time(stored: Stored) -> None:
     """It is there until then, although a finalizer would hold any other object."""
     stored.put("a")
-    stored.expiry.resume()
+    stored.resume()
     assert stored.expiry.delete_due() == 60.0
     stored.now += 59.0
     assert (stored.expiry.delete_due(), stored.names()) == (1.0, ["a"])
@@ -53,11 +58,11 @@ def test_a_write_renews_the_time(stored: Stored) -> None:
     """What another look at everything finds unchanged keeps its time; a write starts it again."""
     stored.put("a")
     stored.put("b")
-    stored.expiry.resume()
+    stored.resume()
     stored.now += 50.0
     stored.put("a", "again")
     stored.put("c")
-    stored.expiry.resume()
+    stored.resume()
     stored.now += 10.0
     assert (stored.expiry.delete_due(), stored.names()) == (50.0, ["a", "c"])
     stored.now += 50.0
@@ -67,19 +72,52 @@ def test_a_write_renews_the_time(stored: Stored) -> None:
 def test_a_write_that_is_not_yet_known_counts(stored: Stored) -> None:
     """An Event that changed since the last look is not removed for its old time."""
     stored.put("a")
-    stored.expiry.resume()
+    stored.resume()
     stored.now += 60.0
     stored.put("a", "again")
     assert (stored.expiry.delete_due(), stored.names()) == (None, ["a"])
-    stored.expiry.resume()
+    stored.resume()
     assert stored.expiry.delete_due() == 60.0
+
+
+def test_what_cannot_be_removed_is_tried_again_soon(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An Event that a full disk keeps is removed once there is room, not an hour later."""
+    stored.put("a")
+    stored.resume()
+    stored.now += 60.0
+    with monkeypatch.context() as patched:
+        patched.setattr(stored.store, "delete", _fail)
+        with pytest.raises(OSError, match="no room"):
+            stored.expiry.delete_due()
+    stored.resume()
+    assert (stored.expiry.delete_due(), stored.names()) == (None, [])
+
+
+def _fail(*_key: str, **_options: int) -> None:
+    raise OSError("no room")
+
+
+def test_events_that_are_gone_are_forgotten(stored: Stored) -> None:
+    """Another look at everything drops what was deleted meanwhile."""
+    stored.put("a")
+    stored.put("b")
+    stored.resume()
+    stored.store.delete(EVENT_STORE, "default", "a")
+    stored.resume()
+    stored.now += 59.0
+    assert stored.expiry.delete_due() == 1.0
+    stored.store.delete(EVENT_STORE, "default", "b")
+    stored.resume()
+    assert stored.expiry.delete_due() is None
 
 
 def test_many_expire_a_few_at_a_time(stored: Stored) -> None:
     """Thousands that expire at once take many calls, of which each is short."""
     for number in range(5_000):
         stored.put(f"e{number}")
-    stored.expiry.resume()
+    stored.resume()
     stored.now += 60.0
     left = stored.expiry.delete_due()
     assert left is not None

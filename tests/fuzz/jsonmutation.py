@@ -6,6 +6,7 @@ always stop being JSON; here values are replaced, copied, dropped, renamed and n
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any, Final
@@ -64,7 +65,7 @@ def _change(root: Any, chance: random.Random) -> Any:
     elif roll == 3:
         holder[chance.choice(NAMES)] = holder.pop(key)
     elif roll == 4 and isinstance(holder, dict):
-        holder[chance.choice(NAMES)] = chance.choice(SCALARS)
+        holder[chance.choice(NAMES)] = _pick_scalar(chance)
     elif roll == 5 and isinstance(holder[key], str):
         holder[key] = _change_text(holder[key], chance)
     elif roll == 6 and isinstance(holder[key], int):
@@ -72,8 +73,14 @@ def _change(root: Any, chance: random.Random) -> Any:
     elif roll == 7 and isinstance(holder, list) and len(holder) > 1:
         chance.shuffle(holder)
     else:
-        holder[key] = chance.choice(SCALARS)
+        holder[key] = _pick_scalar(chance)
     return root
+
+
+def _pick_scalar(chance: random.Random) -> Any:
+    # NB: a copy, because later changes are made in place: a list that many inputs share would grow
+    # with each of them, until the fuzzer itself has no memory left.
+    return copy.deepcopy(chance.choice(SCALARS))
 
 
 def _collect(value: Any, places: list[tuple[Any, Any]], depth: int) -> None:
@@ -103,4 +110,4 @@ def _change_text(text: str, chance: random.Random) -> str:
 
 
 def _new_value(value: Any, chance: random.Random) -> Any:
-    return chance.choice(({}, [], value, {"a": value}, [value], chance.choice(SCALARS)))
+    return chance.choice(({}, [], value, {"a": value}, [value], _pick_scalar(chance)))

@@ -144,6 +144,7 @@ class _Frames:
     """A stream of one large frame."""
 
     content_type = b"application/json"
+    endless = True
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()

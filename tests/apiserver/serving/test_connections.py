@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from unittest import mock
 
 import pytest
 import structlog
@@ -25,7 +26,8 @@ class Numbers:
 
     content_type = b"application/json"
 
-    def __init__(self) -> None:
+    def __init__(self, *, endless: bool = True) -> None:
+        self.endless = endless
         self.go = asyncio.Event()
         self.closed = asyncio.Event()
 
@@ -45,6 +47,7 @@ class Broken:
     """A stream with a fault after its first frame."""
 
     content_type = b"application/json"
+    endless = False
     closed = False
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -166,6 +169,51 @@ async def test_a_refusal_ends_a_stream(served: Served) -> None:
     writer.close()
 
 
+@pytest.mark.parametrize("count", [0, 8, 9, 30])
+@pytest.mark.parametrize(
+    "behind", [b"NONSENSE\r\n\r\n", b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 70]
+)
+async def test_a_watch_is_not_kept_by_what_waits_behind_it(
+    served: Served, count: int, behind: bytes
+) -> None:
+    """Neither by what cannot be read nor by more than may wait: its client may have left."""
+    echo, port, _ = served
+    good = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * count
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(good + b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n" + behind)
+    async with asyncio.timeout(PATIENCE):
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        await echo.stream.closed.wait()
+    writer.close()
+    assert sum(request.path == "/stream" for request in echo.seen) == 1
+
+
+async def test_what_is_behind_a_stream_that_ends_is_answered(served: Served) -> None:
+    """A long list in parts is no watch: requests and a refusal behind it have their turn."""
+    echo, port, _ = served
+    echo.stream = Numbers(endless=False)
+    echo.stream.go.set()
+    good = b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n" + b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n" * 70
+    answer = await _exchange(port, good + b"NONSENSE\r\n\r\n")
+    assert b"three\n" in answer
+    assert answer.count(b"HTTP/1.1 200 OK") == 71
+    assert b"HTTP/1.1 400 " in answer
+
+
+async def test_a_stream_whose_client_is_gone_at_once_is_closed() -> None:
+    """A task that is cancelled before it began runs nothing, and must not hold a watch."""
+    stream = Numbers()
+    gone = connection.Connection(HttpsServer(lambda _: stream, context=None), "")
+    transport = mock.create_autospec(asyncio.Transport, instance=True)
+    transport.get_extra_info.return_value = None
+    gone.connection_made(transport)
+    gone.data_received(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n")
+    gone.connection_lost(ConnectionResetError())
+    async with asyncio.timeout(PATIENCE):
+        await stream.closed.wait()
+
+
 async def test_a_request_in_single_bytes_is_the_same(served: Served) -> None:
     """How the network cuts a request does not matter."""
     echo, port, _ = served
@@ -178,6 +226,30 @@ async def test_a_request_in_single_bytes_is_the_same(served: Served) -> None:
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert echo.seen[0].body == b"abc"
     writer.close()
+
+
+async def test_credentials_are_asked_of_each_request_with_a_body() -> None:
+    """That a connection has authenticated does not let the body of another request in."""
+    seen: list[HttpRequest] = []
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        seen.append(request)
+        request.caller = request.header(b"authorization")
+        return HttpResponse(200 if request.caller else 401, b"{}")
+
+    server = HttpsServer(
+        answer, context=None, has_credentials=lambda request: b"authorization" in request.headers
+    )
+    port = await server.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: a\r\n\r\n")
+    assert (await reader.readuntil(b"{}")).startswith(b"HTTP/1.1 200 ")
+    writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n")
+    async with asyncio.timeout(PATIENCE):
+        assert (await reader.readuntil(b"{}")).startswith(b"HTTP/1.1 401 ")
+    assert seen[-1].body == b""
+    writer.close()
+    await server.stop()
 
 
 async def test_a_head_request_gets_no_body(served: Served) -> None:

@@ -8,7 +8,7 @@ all stored Events.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from keepclose.apiserver.controllers.store_follower import follow_deadlines
@@ -56,20 +56,17 @@ class EventExpiry:
             end_due=self.delete_due,
         )
 
-    def resume(self) -> None:
-        """Track all stored Events; unchanged ones keep their expiry."""
-        tracked = self._expiries
-        entries = {
-            (entry.namespace, entry.name): entry for entry in self._store.entries(EVENT_STORE)
-        }
-        self._expiries = {
-            key: known
-            for key, known in tracked.items()
-            if key in entries and entries[key].version == known.version
-        }
-        for key, entry in entries.items():
-            if key not in self._expiries:
+    def resume(self) -> Iterator[None]:
+        """Track all stored Events, in steps; unchanged ones keep their expiry."""
+        for entry in self._store.entries(EVENT_STORE):
+            tracked = self._expiries.get((entry.namespace, entry.name))
+            if tracked is None or tracked.version < entry.version:
                 self._track(entry)
+            yield
+        for key in list(self._expiries):
+            if self._store.get(EVENT_STORE, *key) is None:
+                self._expiries.pop(key, None)
+            yield
 
     def delete_due(self) -> float | None:
         """Delete expired Events; return the seconds until the next one expires.
@@ -82,11 +79,12 @@ class EventExpiry:
             left = expiry.at - self._clock()
             if left > 0 or time.perf_counter() > stop:
                 return left
-            del self._expiries[key]
             entry = self._store.get(EVENT_STORE, *key)
             # NB: a newer version is a change that is about to be handled.
             if entry is not None and entry.version == expiry.version:
                 self._store.delete(EVENT_STORE, *key, expected=entry.version)
+            # NB: not before, so that an Event whose delete fails is retried soon.
+            del self._expiries[key]
         return None
 
     def _on_change(self, change: StoredChange) -> None:

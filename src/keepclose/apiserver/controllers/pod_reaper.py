@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import heapq
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -85,13 +85,14 @@ class PodReaper:
             end_due=self.delete_due,
         )
 
-    def resume(self) -> None:
-        """Track all stored pods that are terminating."""
+    def resume(self) -> Iterator[None]:
+        """Track all stored pods that are terminating, in steps."""
         self._ends.clear()
         for _clock, queued in self._queues:
             queued.clear()
         for entry in self._store.entries(POD_STORE):
             self.track(entry)
+            yield
 
     def track(self, entry: Entry) -> None:
         """Track a pod, if it has a grace period."""

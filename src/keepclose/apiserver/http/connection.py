@@ -93,7 +93,8 @@ class Connection(asyncio.Protocol):
         # The last response, sent after those to the waiting requests.
         self._rejection: HttpResponse | None = None
         self._streaming: asyncio.Task[None] | None = None
-        self._in_stream = False
+        # Whether the stream that is sent may never end.
+        self._is_endless = False
         self._frame = b""
         # The unsent rest of a response, and whether the connection stays open after it.
         self._unsent: memoryview | None = None
@@ -179,6 +180,11 @@ class Connection(asyncio.Protocol):
             return
         self._waiting.append((request, keep))
         self._waiting_bytes += len(request.body)
+        if self._is_endless and self._is_full():
+            # NB: a paused transport does not notice that the client is gone, and the watch would
+            # stay open.
+            self.abort()
+            return
         if len(self._waiting) == 1 and not self._is_busy():
             self._loop.call_soon(self._begin_turn)
 
@@ -186,8 +192,8 @@ class Connection(asyncio.Protocol):
         """Answer a request that is not read any further, after earlier ones, and close."""
         if self._closing or self._rejection is not None:
             return
-        if self._in_stream:
-            # NB: the client would take the rejection for a part of the stream, which may not end.
+        if self._is_endless:
+            # NB: the rejection would never be sent.
             self.abort()
         elif self._waiting or self._is_busy():
             self._rejection = answer
@@ -200,7 +206,8 @@ class Connection(asyncio.Protocol):
         """Reject a request before its body is read, if it has no valid credentials."""
         has_credentials = self._server.has_credentials
         credentials = request.headers.get(b"authorization")
-        if has_credentials is None or (self.user is not None and credentials == self._credentials):
+        is_known = credentials is not None and credentials == self._credentials
+        if has_credentials is None or (self.user is not None and is_known):
             return False
         if has_credentials(request):
             self._credentials = credentials
@@ -333,13 +340,21 @@ class Connection(asyncio.Protocol):
         if isinstance(answer, HttpResponse):
             self._send(answer, keep=keep, head_only=request.method == "HEAD")
             return
+        if answer.endless and (self._rejection is not None or self._is_full()):
+            # NB: as if the stream had started before the requests behind it arrived.
+            answer.close()
+            self.abort()
+            return
         # NB: HTTP/1.0 has no chunks; the end of the connection ends the response.
         chunked = request.version != "1.0"
         self._out.write(encode_stream_head(answer, chunked=chunked))
-        self._in_stream = True
+        self._is_endless = answer.endless
         self._streaming = self._loop.create_task(
             self._stream(answer, keep=keep and chunked, chunked=chunked)
         )
+        # NB: not in the task, because a task that is cancelled before its first step runs no code.
+        stream = answer
+        self._streaming.add_done_callback(lambda _task: stream.close())
 
     def _send(
         self, answer: HttpResponse, *, keep: bool, head_only: bool = False, linger: bool = False
@@ -401,6 +416,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and self._closed_at is None:
             # NB: counts as idle, so that the table drops it first when it is full.
             self._closed_at = self.idle_since = self._loop.time()
+            # NB: a paused transport does not notice that the client has closed its side.
+            self._transport.resume_reading()
             self._transport.close()
 
     async def _stream(self, stream: ResponseStream, *, keep: bool, chunked: bool) -> None:
@@ -420,9 +437,8 @@ class Connection(asyncio.Protocol):
             # The status is sent; only an abort can report the failure to the client.
             _log.exception("stream failed")
         finally:
-            stream.close()
             self._streaming = None
-            self._in_stream = False
+            self._is_endless = False
             self._release_response()
         if not ended:
             self._out.abort()

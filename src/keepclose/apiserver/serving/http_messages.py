@@ -128,6 +128,8 @@ class ResponseStream(Protocol):
     """A response that is sent frame by frame."""
 
     content_type: bytes
+    # Whether it lasts for as long as the client wants, as a watch does.
+    endless: bool
 
     def frames(self) -> AsyncIterator[bytes]:
         """Yield the frames."""

@@ -136,6 +136,7 @@ class ListStream:
     def __init__(self, rendering: ListRendering, entries: Sequence[Entry], run: _Run) -> None:
         """Prepare to render; `run` computes a portion, in a thread or in turn with others."""
         self.content_type = content_type_of(rendering.form)
+        self.endless = False
         self._rendering = rendering
         self._entries = entries
         self._run = run

@@ -108,6 +108,7 @@ class Watch:
         self._plain = form == ResponseForm() and not target.resource.stored_as
         self._columns_sent = False
         self.content_type = b"application/json"
+        self.endless = True
         self.on_close: Callable[[], None] = _nothing
         self._initial: list[Entry] = []
         self.failure: StatusError | None = None
