@@ -17,7 +17,7 @@ from keepclose.testing.api_server import PATIENCE
 from support.controllers import opened
 from support.server_processes import embedded_server
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "heuristic"
 PAGE = (ROOT / "docs" / "howto" / "heuristics.md").read_text()
 GATE = "--feature-gates=TrafficDistributionCustomHeuristics=true"
