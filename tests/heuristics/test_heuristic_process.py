@@ -298,7 +298,8 @@ def test_a_hung_heuristic_ends_without_its_parent() -> None:
         "print(worker._popen.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    paths = [path for path in sys.path if path] + [str(Path(__file__).parents[1])]
+    here = Path(__file__).parent
+    paths = [*(path for path in sys.path if path), str(here), str(here.parent)]
     done = subprocess.run(
         [sys.executable, "-c", script, *paths], capture_output=True, text=True, check=False
     )

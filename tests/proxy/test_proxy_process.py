@@ -17,6 +17,7 @@ from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.proxy import process
 from keepclose.proxy.assembly import NodeProxy
+from keepclose.proxy.conntrack import ConntrackSettings
 from keepclose.proxy.health import listen_here
 from keepclose.proxy.nft.select_writer import DryRunWriter
 from keepclose.proxy.nft.writer import NftError, NftFailure
@@ -27,7 +28,6 @@ from keepclose.proxy.process import (
     tune_conntrack,
 )
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.sysctls import ConntrackSettings
 from keepclose.runtime.pages import ListenAddress
 from keepclose.runtime.program import ReadyMessage
 from keepclose.testing.api_server import PATIENCE, Served, serving

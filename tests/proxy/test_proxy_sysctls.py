@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from keepclose.proxy.sysctls import (
+from keepclose.proxy.conntrack import (
     ConntrackSettings,
     SysctlError,
     conntrack_max,

@@ -114,7 +114,7 @@ async def test_a_part_that_fails_is_restarted() -> None:
             raise OSError("disk full")
 
     async with asyncio.timeout(PATIENCE):
-        await keep_running(run, after_s=0.0)
+        await keep_running(run, what="part", after_s=0.0)
     assert runs == [0, 1, 2]
 
 

@@ -236,7 +236,9 @@ class ApiServer:
             await self.stop()
             raise StartError(_explain(error)) from error
         for controller in controllers:
-            self._controllers.start(keep_running(controller, after_s=_RETRY_SECONDS))
+            self._controllers.start(
+                keep_running(controller, what="controller", after_s=_RETRY_SECONDS)
+            )
 
     async def stop(self) -> None:
         """Stop the controllers, end all connections and close the store."""

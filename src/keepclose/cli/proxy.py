@@ -245,10 +245,10 @@ def _run(
     )
     from keepclose.proxy import process
     from keepclose.proxy.assembly import NodeMissingError
+    from keepclose.proxy.conntrack import ConntrackSettings
     from keepclose.proxy.nft.select_writer import NftablesUnavailableError
     from keepclose.proxy.nft.writer import NftError
     from keepclose.proxy.settings import proxy_settings_warnings
-    from keepclose.proxy.sysctls import ConntrackSettings
 
     writer_name: WriterName = writer.value
     try:

@@ -22,6 +22,7 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.addresses import IPV4
 from keepclose.proxy.assembly import NodeProxy
+from keepclose.proxy.conntrack import ConntrackSettings, SysctlError, set_sysctls
 from keepclose.proxy.health import HealthServer
 from keepclose.proxy.nft.requirements import COUNTED_POOLS, POOLS, find_missing
 from keepclose.proxy.nft.select_writer import (
@@ -34,7 +35,6 @@ from keepclose.proxy.nft.select_writer import (
 from keepclose.proxy.nft.writer import NftFamily, NftWriter
 from keepclose.proxy.settings import PROXY_COMPONENT, PROXY_FAMILIES, ProxySettings
 from keepclose.proxy.status import ProxyPages
-from keepclose.proxy.sysctls import ConntrackSettings, SysctlError, set_sysctls
 from keepclose.ruleset import cleanup_text
 from keepclose.ruleset.settings import RulesetSettings
 from keepclose.runtime.pages import ListenAddress

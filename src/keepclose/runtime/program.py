@@ -173,13 +173,13 @@ async def beside(coroutine: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
         await part.stop()
 
 
-async def keep_running(run: Callable[[], Awaitable[None]], *, after_s: float) -> None:
-    """Run until it returns; log any error, and run again after a pause."""
+async def keep_running(run: Callable[[], Awaitable[None]], *, what: str, after_s: float) -> None:
+    """Run a part until it returns; log any error, and run it again after a pause."""
     while True:
         try:
             return await run()
         except Exception:  # noqa: BLE001 - logged, and the program goes on
-            _log.exception("part failed and is restarted", after_s=after_s)
+            _log.exception(f"{what} failed and is restarted", after_s=after_s)
             await asyncio.sleep(after_s)
 
 

@@ -8,7 +8,7 @@ from keepclose.kube.client import Client
 from keepclose.kube.transport.retries import Retries
 from keepclose.lab.caches import LabCaches
 from keepclose.lab.pods import LAB_PODS, LabPodStatus
-from keepclose.lab.workloads.pod_writes import QUARANTINE_S, PodCollector
+from keepclose.lab.workloads.pods import QUARANTINE_S, PodCollector
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster

@@ -16,7 +16,7 @@ from keepclose.kube.requests import EVENTS, NODES
 from keepclose.lab.caches import LabCaches
 from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.expectations import Expectations
-from keepclose.lab.workloads.pod_writes import PodWriter
+from keepclose.lab.workloads.pods import PodWriter
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
 from keepclose.lab.workloads.rolling_update import REVISION, template_hash
 from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, Deployment

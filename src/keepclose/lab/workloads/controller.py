@@ -27,7 +27,7 @@ from keepclose.lab.pods import LabPod
 from keepclose.lab.workloads.daemonsets import DaemonSetSync
 from keepclose.lab.workloads.deployments import DeploymentSync
 from keepclose.lab.workloads.expectations import Expectations
-from keepclose.lab.workloads.pod_writes import PodCollector, PodWriter
+from keepclose.lab.workloads.pods import PodCollector, PodWriter
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
 from keepclose.lab.workloads.scheduler import Binder
 from keepclose.lab.workloads.types import (

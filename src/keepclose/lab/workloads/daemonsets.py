@@ -23,13 +23,15 @@ from keepclose.lab.pods import LAB_PODS, LabPod, LabPodSpec
 from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
 from keepclose.lab.workloads.expectations import Expectations, settle_claims, sort_claims
 from keepclose.lab.workloads.node_fit import has_untolerated_taint, matches_affinity
-from keepclose.lab.workloads.pod_writes import NewPod, PodWriter, patch_status
 from keepclose.lab.workloads.pods import (
+    NewPod,
+    PodWriter,
     available_in,
     daemon_spec,
     is_pod_available,
     make_pod,
     name_pod,
+    patch_status,
     put_on_node,
     read_pod,
     read_spec,

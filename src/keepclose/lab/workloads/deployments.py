@@ -25,7 +25,7 @@ from keepclose.lab.caches import LabCaches
 from keepclose.lab.pods import LabPod
 from keepclose.lab.workloads import deployment_status
 from keepclose.lab.workloads.expectations import UNCERTAIN_S, Watermarks, settle_claims, sort_claims
-from keepclose.lab.workloads.pod_writes import patch_status
+from keepclose.lab.workloads.pods import patch_status
 from keepclose.lab.workloads.rolling_update import (
     DESIRED_REPLICAS,
     MAX_REPLICAS,

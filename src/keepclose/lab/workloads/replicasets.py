@@ -29,11 +29,13 @@ from keepclose.lab.caches import LabCaches
 from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.deployment_status import REPLICA_FAILURE
 from keepclose.lab.workloads.expectations import Expectations, settle_claims, sort_claims
-from keepclose.lab.workloads.pod_writes import NewPod, PodWriter, patch_status
 from keepclose.lab.workloads.pods import (
+    NewPod,
+    PodWriter,
     available_in,
     make_pod,
     name_pod,
+    patch_status,
     put_on_node,
     rank_for_deletion,
     read_pod,
