@@ -18,6 +18,8 @@ import traceback
 from pathlib import Path
 from typing import Any, Final
 
+# The targets build objects as other tests do.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import fuzzbounds
 from jsonmutation import mutate_json
 

@@ -521,8 +521,8 @@ def test_escaped_json_means_the_same(number: int) -> None:
 
 
 # The modules that print; every other one goes by them.
-PRINTING = {"cli/outputs.py"}
-DRAWING = {"cli/screens.py", "cli/progress.py"}
+PRINTING = {"cli/render/output.py"}
+DRAWING = {"cli/render/screen.py", "cli/render/progress.py"}
 
 
 def test_everything_is_printed_in_one_place() -> None:

@@ -115,7 +115,7 @@ async def test_run_until_moves_only_as_far_as_needed() -> None:
     await clock.run_until(sleepers[1].done)
 
     assert clock.monotonic() == 2.0
-    with pytest.raises(AssertionError, match="did not come true within 10"):
+    with pytest.raises(AssertionError, match="did not hold within 10"):
         await clock.run_until(lambda: False, within=10.0)
     assert sleepers[2].done()
 

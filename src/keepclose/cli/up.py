@@ -160,7 +160,7 @@ def _make_settings(
             raise
         fail(
             f"{error.name} is not installed, and keepclose needs it",
-            "reinstall keepclose from its wheel or its source",
+            "install it again from its wheel or its source",
         )
     return ClusterSettings(home=home, layout=layout, gates=gates, port=port, objects=objects)
 

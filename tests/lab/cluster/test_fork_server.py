@@ -31,12 +31,12 @@ async def main():
     keeper = ProcessKeeper(fork_server, directory)
     server = ApiServerProgram(str(directory / "data"), port, LAB_GATES)
     try:
-        said = await keeper.start(server)
+        ready = await keeper.start(server)
     except ProgramError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return
     await keeper.start(ControllerProgram(str(directory / "data/controller.kubeconfig"), LAB_GATES))
-    print(json.dumps({"said": said, "fork_server": fork_server.pid}), flush=True)
+    print(json.dumps({"url": ready.url, "fork_server": fork_server.pid}), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     await keeper.stop_all()
 
@@ -99,7 +99,7 @@ def test_programs_start_and_stop(tmp_path: Path) -> None:
     """Both say that they work, and are gone after the stop."""
     with keeping(tmp_path) as kept:
         said = kept.read()
-        assert str(said["said"]).startswith("keepclose apiserver ready at https://127.0.0.1:")
+        assert str(said["url"]).startswith("https://127.0.0.1:")
         pid = int(str(said["fork_server"]))
         children = children_of(pid)
         assert len(children) == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import keepclose.lab.network
+import keepclose
 from keepclose.lab.network.privilege import (
     become_root,
     missing_tool,
@@ -56,8 +56,11 @@ def _as_nobody() -> Iterator[list[str]]:
         package = Path(folder, "keepclose")
         package.mkdir()
         package.joinpath("__init__.py").touch()
-        here = Path(keepclose.lab.network.__file__).parent
-        shutil.copytree(here, package / "network", ignore=shutil.ignore_patterns("__pycache__"))
+        here = Path(keepclose.__file__).parent
+        for room in ("lab/network", "system"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(here / room, package / room, ignore=ignored)
+        package.joinpath("lab", "__init__.py").touch()
         path = f"PYTHONPATH={folder}"
         for python in (sys.executable, "/usr/bin/python3"):
             line = [*_NOBODY, "env", path, python, "-B", "-c"]
