@@ -387,6 +387,7 @@ CASES: dict[str, list[Ask]] = {
             {"status": {"replicas": 1, "updatedReplicas": 2, "observedGeneration": 1}},
             MERGE,
         ),
+        ("PATCH", f"{DEPLOYMENTS}/u3/status", {"status": {"replicas": -1}}, MERGE),
         ("GET", f"{DEPLOYMENTS}/u3/scale"),
         ("PATCH", f"{DEPLOYMENTS}/u3/scale", {"spec": {"replicas": 7}}, MERGE),
         ("GET", f"{DEPLOYMENTS}/u3"),

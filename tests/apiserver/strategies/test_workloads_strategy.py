@@ -410,6 +410,21 @@ def test_daemon_sets_count_generations_of_their_template(kinds: Kinds) -> None:
             id="numbers that cannot be",
         ),
         pytest.param(
+            "Deployment",
+            {},
+            {"replicas": -1},
+            [
+                "status.replicas: Invalid value: -1: must be greater than or equal to 0",
+                "status.updatedReplicas: Invalid value: 0: cannot be greater than status.replicas",
+                "status.readyReplicas: Invalid value: 0: cannot be greater than status.replicas",
+                (
+                    "status.availableReplicas: Invalid value: 0: cannot be greater than "
+                    "status.replicas"
+                ),
+            ],
+            id="absent numbers are zero",
+        ),
+        pytest.param(
             "DaemonSet",
             {},
             {"numberReady": -1},

@@ -149,9 +149,10 @@ class WorkloadStrategy(PlainStrategy):
                 "readyReplicas",
                 "availableReplicas",
             ):
-                if key in self.status_amounts and status.get(key, 0) > total:
+                count = status.get(key, 0)
+                if key in self.status_amounts and count > total:
                     detail = "cannot be greater than status.replicas"
-                    causes.append(invalid(f"status.{key}", status[key], detail))
+                    causes.append(invalid(f"status.{key}", count, detail))
             available = status.get("availableReplicas", 0)
             if available > ready:
                 detail = "cannot be greater than readyReplicas"
