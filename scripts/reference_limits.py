@@ -445,7 +445,7 @@ LIMITS: Final = (
         WATCHES,
         "apiserver.serving.http_messages:MAX_HELD_BYTES",
         "bytes",
-        "bodies that come in or are read slowly, of all clients together",
+        "bodies that come in or are read slowly, of all clients together, with buffers of TLS",
         "connections that move less than 1 MiB/s are closed",
         "no limit",
     ),

@@ -211,6 +211,42 @@ def test_only_slow_transfers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
     assert held.held == 150
 
 
+def test_buffers_of_tls_count() -> None:
+    """A request holds what was received of it, and as much in buffers up to their size."""
+    held = Transfers(time.monotonic)
+    buffers = http_messages.RECEIVE_BUFFER_BYTES
+    transfer = held.receive(_Client())
+    held.grow(transfer, 1000)
+    assert held.held == 2000
+    held.grow(transfer, 2 * buffers)
+    assert held.held == 1000 + 3 * buffers
+    held.release(transfer)
+    assert held.held == 0
+
+
+def test_fast_growth_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two scans no more than the stated bytes are added before the next."""
+    monkeypatch.setattr(connection_table, "MAX_HELD_BYTES", 0)
+    monkeypatch.setattr(connection_table, "MOST_HELD_BYTES", 0)
+    now = 0.0
+    held = Transfers(lambda: now)
+    resting, sending = _Client(), held.receive(_Client())
+    # The first byte is scanned for, and a scan is not due again for a while.
+    held.grow(sending, 1)
+    held.grow(held.receive(resting), 1)
+    now = http_messages.REST_SECONDS
+    held.grow(sending, 1)
+    assert resting.reason == "slow"
+    resting.reason = ""
+    held.grow(held.receive(resting), 1)
+    now += http_messages.SCAN_SECONDS / 2
+    monkeypatch.setattr(connection_table, "REST_SECONDS", 0.0)
+    held.grow(sending, http_messages.SCAN_BYTES // 4)
+    assert resting.reason == ""
+    held.grow(sending, http_messages.SCAN_BYTES)
+    assert resting.reason == "slow"
+
+
 def test_equal_answers_are_held_once() -> None:
     """Two clients with the same answer hold the same bytes, until the last has read them."""
     held = Transfers(time.monotonic)

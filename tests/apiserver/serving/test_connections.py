@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from keepclose.apiserver.http import connection
+from keepclose.apiserver.http.request_parser import BLOCK_BYTES
 from keepclose.apiserver.http.server import HttpsServer
 from keepclose.apiserver.serving.http_messages import (
     HttpRequest,
@@ -226,6 +227,21 @@ async def test_a_request_in_single_bytes_is_the_same(served: Served) -> None:
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert echo.seen[0].body == b"abc"
     writer.close()
+
+
+@pytest.mark.parametrize("size", [BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 1_000_003])
+@pytest.mark.parametrize("chunk_bytes", [1_000, BLOCK_BYTES, 100_000])
+async def test_a_long_body_arrives_whole(served: Served, size: int, chunk_bytes: int) -> None:
+    """A body that is collected in blocks is the one that was sent, and so is the next."""
+    echo, port, _ = served
+    head = b"PUT /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n"
+    bodies = [bytes((seed + number * 7) % 251 for number in range(size)) for seed in (1, 2)]
+    sent = b""
+    for body, end in zip(bodies, (b"\r\n", b"Connection: close\r\n\r\n"), strict=True):
+        chunks = [body[start : start + chunk_bytes] for start in range(0, size, chunk_bytes)]
+        sent += head + end + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in (*chunks, b""))
+    await _exchange(port, sent)
+    assert [request.body for request in echo.seen] == bodies
 
 
 async def test_credentials_are_asked_of_each_request_with_a_body() -> None:

@@ -482,7 +482,7 @@ class Connection(asyncio.Protocol):
             transfers = self._server.transfers
             if self._request_transfer is None:
                 self._request_transfer = transfers.receive(self)
-            transfers.grow(self._request_transfer, size - self._request_transfer.size)
+            transfers.grow(self._request_transfer, size - self._request_transfer.moved)
         elif self._request_transfer is not None:
             self._server.transfers.release(self._request_transfer)
             self._request_transfer = None

@@ -23,7 +23,9 @@ import structlog
 from keepclose.apiserver.serving.http_messages import (
     MAX_HELD_BYTES,
     MOST_HELD_BYTES,
+    RECEIVE_BUFFER_BYTES,
     REST_SECONDS,
+    SCAN_BYTES,
     SCAN_SECONDS,
     SLOW_BYTES_PER_SECOND,
     STALLED_BYTES,
@@ -204,6 +206,11 @@ class Transfer:
         return now - self.moved_at >= REST_SECONDS
 
 
+def _size_with_buffers(received: int) -> int:
+    """Return what an incomplete request holds of which so many bytes were received."""
+    return received + min(received, RECEIVE_BUFFER_BYTES)
+
+
 class Transfers:
     """All bodies in transit of one server, and the bytes that they hold."""
 
@@ -217,6 +224,7 @@ class Transfers:
         self._holders: dict[bytes, int] = {}
         self.held = 0
         self._scanned_at = -SCAN_SECONDS
+        self._scanned_held = 0
 
     def hold(self, client: _Client, body: bytes) -> Transfer:
         """Return a transfer of a response; its body may be an equal one that is held already."""
@@ -251,8 +259,8 @@ class Transfers:
     def grow(self, transfer: Transfer, size: int) -> None:
         """Record that more bytes of a request were received."""
         self.move(transfer, size)
-        transfer.size += size
-        self.held += size
+        before, transfer.size = transfer.size, _size_with_buffers(transfer.moved)
+        self.held += transfer.size - before
         self._drop_slow(keep=transfer)
 
     def release(self, transfer: Transfer) -> None:
@@ -267,15 +275,17 @@ class Transfers:
             if not self._holders[body]:
                 del self._holders[body], self._bodies[body]
                 self.held -= len(body)
+        self._scanned_held = min(self._scanned_held, self.held)
 
     def _drop_slow(self, *, keep: Transfer) -> None:
         """Drop slow clients as long as too many bytes are held."""
         if self.held <= MAX_HELD_BYTES:
             return
         now = self._clock()
-        if now - self._scanned_at < SCAN_SECONDS:
+        # NB: many clients together may send more than the machine can hold between two intervals.
+        if now - self._scanned_at < SCAN_SECONDS and self.held - self._scanned_held < SCAN_BYTES:
             return
-        self._scanned_at = now
+        self._scanned_at, self._scanned_held = now, self.held
         for transfer in tuple(self._transfers):
             if self.held <= MAX_HELD_BYTES:
                 return
