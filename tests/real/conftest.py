@@ -6,9 +6,13 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from keepclose.kube.requests import NAMESPACES
+from support.real import same_answers
 from support.real.apis import Api, opened, serving
+from support.real.embedded import embedded_server
+from support.real.programs import real_control_plane
 from support.real.unit_tables import summary_lines
 
 _NUMBERS = itertools.count(1)
@@ -28,6 +32,26 @@ async def namespace(api: Api) -> str:
     async with opened(api.kubeconfig) as client:
         await client.create(NAMESPACES, {"metadata": {"name": name}})
     return name
+
+
+@pytest.fixture(scope="module")
+def servers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[same_answers.Api, same_answers.Api]]:
+    """Run both servers for the tests of one module."""
+    real = tmp_path_factory.mktemp("real")
+    ours = tmp_path_factory.mktemp("ours") / "data"
+    # NB: in ours nothing removes the taint of a new node, so it sets none.
+    flag = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
+    with (
+        real_control_plane(real, flag) as plane,
+        embedded_server(ours, "--no-controllers") as embedded,
+    ):
+        user = yaml.safe_load(embedded.kubeconfig.read_text())["users"][0]["user"]
+        yield (
+            same_answers.Api(plane.url, plane.token),
+            same_answers.Api(embedded.url, user["token"]),
+        )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -17,10 +17,7 @@ from support.real.same_answers import (
     PODS,
     STRATEGIC,
     Api,
-    servers,
 )
-
-__all__ = ["servers"]
 
 Question = tuple[str, str, Any, str]
 DRY = "?dryRun=All"

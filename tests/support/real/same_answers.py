@@ -7,78 +7,29 @@ import re
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import pytest
-import yaml
-
-from support.real.embedded import embedded_server
-from support.real.programs import real_control_plane
-
 JSON = "application/json"
-
-
 MERGE = "application/merge-patch+json"
-
-
 STRATEGIC = "application/strategic-merge-patch+json"
-
-
 JSON_PATCH = "application/json-patch+json"
-
-
 APPLY = "application/apply-patch+yaml"
-
-
 SERVICES = "/api/v1/namespaces/default/services"
-
-
 PODS = "/api/v1/namespaces/default/pods"
-
-
 BINDINGS = "/api/v1/namespaces/default/bindings"
-
-
 PLACES = "topology.kubernetes.io"
-
-
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-
-
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
-
-
 MAPS = "/api/v1/namespaces/default/configmaps"
-
-
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
-
-
 NODES = "/api/v1/nodes"
-
-
 NAMESPACES = "/api/v1/namespaces"
-
-
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-
-
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
-
-
 EVENTS = "/api/v1/namespaces/default/events"
-
-
 NEW_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
-
-
 ENDPOINTS = "/api/v1/namespaces/default/endpoints"
-
-
 RANGES = "/apis/networking.k8s.io/v1/servicecidrs"
-
-
 APPS = "/apis/apps/v1/namespaces/default"
 
 
@@ -115,21 +66,6 @@ def _read(data: bytes) -> Any:
         return json.loads(data)
     except ValueError:
         return data.decode(errors="replace").strip()
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Api]]:
-    """Run both servers."""
-    real = tmp_path_factory.mktemp("real")
-    ours = tmp_path_factory.mktemp("ours") / "data"
-    # NB: ours has nobody who takes the taint of a new node away, so it puts none on.
-    flag = "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"
-    with (
-        real_control_plane(real, flag) as plane,
-        embedded_server(ours, "--no-controllers") as embedded,
-    ):
-        user = yaml.safe_load(embedded.kubeconfig.read_text())["users"][0]["user"]
-        yield Api(plane.url, plane.token), Api(embedded.url, user["token"])
 
 
 def service(name: str = "web", **spec: Any) -> dict[str, Any]:
