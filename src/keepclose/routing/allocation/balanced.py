@@ -67,12 +67,15 @@ def choose_served_sizes(  # noqa: PLR0917 - one flat function is what a compiler
     traffic that is left to all endpoints.
     """
     total = 0
+    idle = 0
     left = 0.0
     together = 0.0
     for zone in range(zones):
         total += endpoints[zone]
         if endpoints[zone] == 0:
             left += shares[zone]
+        elif shares[zone] <= 0.0:
+            idle += endpoints[zone]
         together += SCORE_IN_ZONE * shares[zone] * endpoints[zone]
     code = choose_sizes(zones, shares, endpoints, bound, objective, ints, floats)
     kept = floats[0]
@@ -92,11 +95,9 @@ def choose_served_sizes(  # noqa: PLR0917 - one flat function is what a compiler
         if is_divisible and own > floats[1] + ROUNDING and floats[0] < most:
             choose_sizes(zones, served, endpoints, most, objective, ints, floats)
         is_kept = floats[0] <= most + ROUNDING
-        if own > floats[1] + ROUNDING and not is_divisible:
-            for zone in range(zones):
-                ints[zone] = endpoints[zone] if served[zone] > 0.0 else 0
-            floats[0] = max(floats[0], own_overload(zones, served, endpoints))
-            floats[1] = own
+        if own > floats[1] + ROUNDING:
+            is_kept = True
+            keep_own(zones, served, endpoints, own, ints, floats)
         reached = rest * floats[1] if is_kept else -math.inf
         if lean > 0 and code == ALLOCATED:
             is_better = reached + HYSTERESIS > best + ROUNDING
@@ -115,7 +116,27 @@ def choose_served_sizes(  # noqa: PLR0917 - one flat function is what a compiler
     for zone in range(zones):
         floats[_SERVED + zone] = shares[zone]
     floats[2] = 0.0
+    # Sizes leave no endpoint to a zone without traffic, so this division is not among them.
+    own = own_value(zones, shares, endpoints, kept) if 0 < idle < total else -math.inf
+    if objective == SCORE_OBJECTIVE and own > best + ROUNDING:
+        keep_own(zones, shares, endpoints, own, ints, floats)
+        return ALLOCATED
     return code
+
+
+def keep_own(  # noqa: PLR0917 - compiled code takes positions only
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    value: float,
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+) -> None:
+    """Let every endpoint serve its own zone, also those of zones without traffic."""
+    for zone in range(zones):
+        ints[zone] = endpoints[zone]
+    floats[0] = max(floats[0], own_overload(zones, shares, endpoints))
+    floats[1] = value
 
 
 def own_overload(zones: int, shares: Sequence[float], endpoints: Sequence[int]) -> float:
@@ -231,7 +252,8 @@ def allocate_balanced(  # noqa: PLR0917 - compiled code takes positions only
 ) -> int:
     """Fill the flat matrix (location times zones plus served zone); return ALLOCATED or SHARED.
 
-    Shares add up to 1. A zone without a share gets no endpoints; its own serve the other zones. A
+    Shares add up to 1. A zone without a share gets no endpoints; its own serve the other zones,
+    unless the objective is better if they stay unused. A
     zone without endpoints may get none either: its clients then use all endpoints. SHARED, with a
     matrix of zeros, means that all clients use all endpoints, because there are fewer endpoints
     than zones with traffic, no traffic, or because the best division is worse than none. `ints`
