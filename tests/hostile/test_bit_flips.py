@@ -224,6 +224,33 @@ def test_recovery_keeps_the_damaged_files_and_never_repeats_a_version(
     store.close()
 
 
+@pytest.mark.parametrize("compacts", [False, True])
+def test_recovery_names_what_is_lost_in_the_middle(tmp_path: Path, *, compacts: bool) -> None:
+    """Rows on a damaged page are missing among others; the log line says which or how many."""
+    directory = tmp_path / "data"
+    store = Store.open(directory)
+    created = [store.create("pods", make(f"p{n}", "x" * 500)).version for n in range(100)]
+    if compacts:
+        store.compact()
+    store.close()
+    content = bytearray((directory / DB).read_bytes())
+    middle = content.index(b"p50", len(content) // 4) // 4096 * 4096
+    content[middle : middle + 4096] = b"\xff" * 4096
+    (directory / DB).write_bytes(content)
+    with capture_logs() as logs:
+        store = Store.open(directory, recovers=True)
+    left = {entry.version for entry in store.entries("pods")}
+    store.close()
+    (line,) = logs
+    lost = [version for version in created if version not in left]
+    assert 3 < len(lost) < 20
+    if compacts:
+        want = f"{len(lost)} of the {len(created)} kept up to {created[-1]}"
+    else:
+        want = f"{lost[0]} to {lost[-1]}"
+    assert line["lost_versions"] == want
+
+
 def test_recovery_without_the_mark_leaves_a_gap_too(crashed: Crashed, tmp_path: Path) -> None:
     """When the mark is lost, all objects are served, beyond anything acknowledged."""
     directory = copy_files(crashed.directory, tmp_path / "data")

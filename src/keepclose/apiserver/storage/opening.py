@@ -42,7 +42,14 @@ from keepclose.apiserver.storage.files import (
 )
 from keepclose.apiserver.storage.history import FIRST_VERSION
 from keepclose.apiserver.storage.log import Log, Synchronous, write_summary
-from keepclose.apiserver.storage.recovery import Recovered, RecoverySummary, recover, salvage
+from keepclose.apiserver.storage.recovery import (
+    SELECT_FLOORS,
+    Recovered,
+    RecoverySummary,
+    read_summary,
+    recover,
+    salvage,
+)
 
 _WAL_HEADER_SIZE: Final = 32
 _WAL_FRAME_HEADER_SIZE: Final = 24
@@ -194,8 +201,8 @@ def _read_contents(path: Path, lock: Lock) -> _Contents:
 def _read_rows(
     path: Path, connection: sqlite3.Connection, mark: Mark | None, *, is_old: bool
 ) -> _Contents:
-    floors = dict(connection.execute("SELECT store, version FROM floors"))
-    summary = None if is_old else _read_summary(path, connection)
+    floors = dict(connection.execute(SELECT_FLOORS))
+    summary, stored = (None, 0) if is_old else read_summary(path, connection)
     recovered = recover(
         connection.execute(_SELECT_ROWS),
         floors,
@@ -203,7 +210,7 @@ def _read_rows(
         summary=summary,
         marked=0 if mark is None else mark.version,
     )
-    if summary is not None and summary.checksum(recovered.floors) != _summary_checksum(connection):
+    if summary is not None and summary.checksum(recovered.floors) != stored:
         raise damaged_error(path, "its summary or its floors do not match their checksum")
     if connection.execute(SELECT_SCHEMA).fetchall() != expected_schema(
         FORMAT_WITHOUT_SUMMARY if is_old else FORMAT
@@ -222,19 +229,6 @@ def _read_rows(
         recovered.chain,
     )
     return _Contents(recovered, whole, is_old=is_old)
-
-
-def _read_summary(path: Path, connection: sqlite3.Connection) -> RecoverySummary:
-    rows = connection.execute("SELECT * FROM summary").fetchall()
-    types = (bytes, int, int, int, int, int, int)
-    if len(rows) != 1 or tuple(map(type, rows[0])) != types:
-        raise damaged_error(path, "its summary cannot be read")
-    return RecoverySummary(*rows[0][:-1])
-
-
-def _summary_checksum(connection: sqlite3.Connection) -> int:
-    (stored,) = connection.execute("SELECT checksum FROM summary").fetchone()
-    return int(stored)
 
 
 def _check_against_mark(path: Path, contents: _Contents, mark: Mark) -> None:

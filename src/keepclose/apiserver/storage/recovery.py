@@ -17,7 +17,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from sys import intern
@@ -50,7 +51,10 @@ _SUM_MASK: Final = (1 << 62) - 1
 # How far beyond the acknowledged versions a salvaged store begins. When the mark is lost too, more
 # versions may have been acknowledged: at most those in the write-ahead log, which are far fewer.
 VERSION_GAP: Final = 1 << 20
+SELECT_FLOORS: Final = "SELECT store, version FROM floors"
 _SELECT: Final = "SELECT * FROM log ORDER BY version"
+# How many gaps between versions the log line of a recovery names.
+_MAX_GAPS: Final = 20
 _COLUMNS: Final = 9
 
 _logger = structlog.get_logger(__name__)
@@ -195,7 +199,7 @@ def _replay(row: LogRow, recovered: Recovered) -> None:
 
 def salvage(path: Path, damage: DamagedError) -> None:
     """Replace a damaged store by one with its intact rows; the damaged files are kept aside."""
-    rows, damaged_rows = _read_intact(path)
+    rows, damaged_rows, before = _read_intact(path)
     if not rows and damaged_rows < 0:
         raise StorageError(path, damage.what, "no row is readable; " + damage.advice)
     mark = None
@@ -220,23 +224,65 @@ def salvage(path: Path, damage: DamagedError) -> None:
         damage=str(damage.what),
         objects=len(current),
         newest_intact_version=newest,
-        lost_versions=_describe_lost(newest, mark),
+        lost_versions=_describe_lost([row[0] for row in rows], mark, before),
         damaged_rows=max(damaged_rows, 0),
         next_version=base + 1,
         kept=kept,
     )
 
 
-def _describe_lost(newest: int, mark: Mark | None) -> str:
+def _describe_lost(
+    versions: Sequence[int], mark: Mark | None, summary: RecoverySummary | None
+) -> str:
+    """Return which versions are missing among the intact ones, which are in order.
+
+    Up to the version of the summary only their number is known: compaction has removed others.
+    """
+    newest = versions[-1] if versions else FIRST_VERSION
     if mark is None:
         return f"unknown: {newest} is the newest that is intact, and the mark is lost"
-    if mark.version > newest:
-        return f"{newest + 1} to {mark.version}"
-    return "none above the newest that is intact"
+    if summary is None:
+        lost = f"unknown up to {newest}, because the summary of the log is lost"
+        return f"{lost}; {newest + 1} to {mark.version}" if mark.version > newest else lost
+    lost_rows: list[str] = []
+    older = summary.rows - bisect_right(versions, summary.version)
+    if older > 0:
+        lost_rows.append(f"{older} of the {summary.rows} kept up to {summary.version}")
+    expected = summary.version + 1
+    later = [version for version in versions if version > summary.version]
+    for version in (*later, max(mark.version, newest) + 1):
+        if version > expected:
+            last = version - 1
+            lost_rows.append(f"{expected} to {last}" if last > expected else f"{expected}")
+        expected = version + 1
+    if len(lost_rows) > _MAX_GAPS:
+        lost_rows[_MAX_GAPS:] = [f"{len(lost_rows) - _MAX_GAPS} more gaps"]
+    return ", ".join(lost_rows) or "none"
 
 
-def _read_intact(path: Path) -> tuple[list[LogRow], int]:
-    """Return the rows that match their checksums, and how many do not; -1 if none is readable."""
+def read_summary(path: Path, connection: sqlite3.Connection) -> tuple[RecoverySummary, int]:
+    """Return the summary and its stored checksum; raise DamagedError if there is none."""
+    rows = connection.execute("SELECT * FROM summary").fetchall()
+    types = (bytes, int, int, int, int, int, int)
+    if len(rows) != 1 or tuple(map(type, rows[0])) != types:
+        raise damaged_error(path, "its summary cannot be read")
+    return RecoverySummary(*rows[0][:-1]), rows[0][-1]
+
+
+def _read_intact_summary(path: Path, connection: sqlite3.Connection) -> RecoverySummary | None:
+    with suppress(sqlite3.Error, DamagedError, TypeError, ValueError):
+        summary, stored = read_summary(path, connection)
+        if summary.checksum(dict(connection.execute(SELECT_FLOORS))) == stored:
+            return summary
+    return None
+
+
+def _read_intact(path: Path) -> tuple[list[LogRow], int, RecoverySummary | None]:
+    """Return the rows that match their checksums, how many do not, and the summary if it does.
+
+    -1 rows that do not match mean that none is readable.
+    """
+    summary: RecoverySummary | None = None
     rows: dict[int, LogRow] = {}
     rejected: set[object] = set()
     shm = path.with_name(path.name + "-shm")
@@ -246,6 +292,7 @@ def _read_intact(path: Path) -> tuple[list[LogRow], int]:
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         ) as connection:
+            summary = _read_intact_summary(path, connection)
             # NB: a damaged page ends a scan; the scan from the other end reads the rows beyond it.
             for order in ("", " DESC"):
                 with suppress(sqlite3.Error):
@@ -261,7 +308,8 @@ def _read_intact(path: Path) -> tuple[list[LogRow], int]:
     finally:
         if not had_shm:
             shm.unlink(missing_ok=True)
-    return [rows[version] for version in sorted(rows)], len(rejected) if is_readable else -1
+    intact = [rows[version] for version in sorted(rows)]
+    return intact, len(rejected) if is_readable else -1, summary
 
 
 def _is_intact(row: Any) -> bool:
