@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from keepclose.kube.client import Client
-from keepclose.kube.errors import ConfigError
+from keepclose.kube.errors import AlreadyExists, ApiError, ConfigError, NotFound
 from keepclose.kube.requests import SECRETS
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
@@ -120,6 +120,24 @@ def test_half_a_pair_leaves_the_one_that_serves() -> None:
         with suppress(ssl.SSLWantReadError):
             side.do_handshake()
     assert client.getpeercert()
+
+
+@pytest.mark.parametrize(("error", "want_creates"), [(NotFound(404), 1), (AlreadyExists(409), 5)])
+async def test_a_pair_that_cannot_be_stored_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, error: ApiError, want_creates: int
+) -> None:
+    """The caller logs it and tries again after a pause; it is no loop of requests."""
+    stand = Stand()
+    creates: list[object] = []
+
+    async def refuse(*_: object, **__: object) -> None:
+        creates.append(error)
+        raise error
+
+    monkeypatch.setattr(stand.client, "create", refuse)
+    with pytest.raises(type(error)):
+        await stand.keep()
+    assert len(creates) == want_creates
 
 
 async def test_all_replicas_have_the_same_pair() -> None:

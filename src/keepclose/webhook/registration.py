@@ -37,6 +37,8 @@ CONFIGURATION: Final = "keepclose-hints"
 WEBHOOK: Final = "hints.keepclose.dev"
 TIMEOUT_S: Final = 2
 CHECK_S: Final = 60.0
+# How often the pair is read again because another replica wrote it first.
+_ATTEMPTS: Final = 5
 _log = structlog.get_logger(__name__)
 SECRET: Final = "keepclose-webhook-tls"  # noqa: S105 - the name of one
 LIFETIME: Final = timedelta(days=3652)
@@ -196,9 +198,10 @@ async def ensure_pair(
 ) -> ServingPair:
     """Return the pair of the Secret; generate and store it first if there is no valid one.
 
-    Of several replicas that start at once, one generates it and the others read it.
+    Of several replicas that start at once, one generates it and the others read it. NotFound means
+    that the namespace does not exist.
     """
-    while True:
+    for attempt in range(1, _ATTEMPTS + 1):
         try:
             secret = await client.get(SECRETS, SECRET, namespace=namespace)
         except NotFound:
@@ -224,9 +227,13 @@ async def ensure_pair(
                     "data": data,
                 }
                 await client.create(SECRETS, new, namespace=namespace)
-        except (AlreadyExists, Conflict, NotFound):
+        except (AlreadyExists, Conflict, NotFound) as error:
+            is_deleted = isinstance(error, NotFound) and bool(secret)
+            if attempt == _ATTEMPTS or (isinstance(error, NotFound) and not is_deleted):
+                raise
             continue
         return generated
+    raise AssertionError("the last attempt returns or raises")
 
 
 def make_pair(hosts: Sequence[str], *, now: float) -> ServingPair:
