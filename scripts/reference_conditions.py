@@ -57,7 +57,7 @@ class _Example(NamedTuple):
     write_failed: str = ""
     dropped: tuple[str, ...] = ()
     heuristic_failed: str = ""
-    rival: str = ""
+    other_writer: str = ""
     acknowledgements: Acknowledgements | Obstacle | None = None
 
 
@@ -82,7 +82,7 @@ _EXAMPLES = (
         PROGRAMMED,
         "Another controller, usually the built-in one, keeps changing the slices; the message"
         " names it, and the controller backs off.",
-        rival="kube-controller-manager",
+        other_writer="kube-controller-manager",
     ),
     _Example(PROGRAMMED, "No endpoint is ready.", slices=SliceSet()),
     _Example(PROGRAMMED, "Ready endpoints have no zone, or no node.", slices=_BARE),
@@ -168,7 +168,7 @@ def _condition(example: _Example) -> Condition:
         write_failed=example.write_failed,
         dropped=example.dropped,
         heuristic_failed=example.heuristic_failed,
-        rival=example.rival,
+        other_writer=example.other_writer,
         acknowledgements=example.acknowledgements,
     )
     return next(one for one in found if one.type == example.type)

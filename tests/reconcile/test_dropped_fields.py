@@ -124,6 +124,35 @@ async def test_a_server_that_keeps_the_field_again_is_noticed(cluster: World) ->
         assert len(controller.services.writer.guard) == 0
 
 
+async def test_after_an_outage_fields_are_rechecked_before_conditions_are_written(
+    cluster: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conditions report dropped fields; recoveries of several watches at once count as one."""
+    settings = replace(SETTINGS, recheck_s=(3600.0, 3600.0))
+    async with cluster.controlled(settings) as controller:
+        await cluster.settle(controller)
+        services, steps, released = controller.services, list[str](), asyncio.Event()
+        recheck, release = services.writer.guard.recheck, services.release_conditions
+
+        async def record_recheck() -> None:
+            await recheck()
+            steps.append("rechecked")
+
+        def record_release() -> None:
+            release()
+            steps.append("released")
+            released.set()
+
+        monkeypatch.setattr(services.writer.guard, "recheck", record_recheck)
+        monkeypatch.setattr(services, "release_conditions", record_release)
+        for reflector in controller.reflectors:
+            reflector.failure_log.on_recovery()
+        async with asyncio.timeout(PATIENCE):
+            await released.wait()
+        await cluster.settle(controller)
+        assert steps == ["rechecked", "released"]
+
+
 async def test_mirrored_slices_are_not_written_for_ever(cluster: World) -> None:
     """A field that is dropped from a mirrored slice is sent once."""
 

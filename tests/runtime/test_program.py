@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -84,6 +85,49 @@ async def test_waiting_beside_parts() -> None:
             await waiting
     assert recorded.steps == ["main starts", "main ends"]
     await parts.stop()
+
+
+async def test_an_endless_part_that_ends_has_failed() -> None:
+    """Whether it returns or is cancelled; without that a program would go on without it."""
+    parts = Parts((asyncio.sleep(0),), are_endless=True)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(RuntimeError, match="a part of the program ended"):
+            await parts.until(asyncio.get_running_loop().create_future())
+    await parts.stop()
+
+
+async def test_the_cancellation_of_a_part_is_not_that_of_the_program() -> None:
+    """It is an error, which a program reports."""
+
+    async def cancel() -> None:
+        raise asyncio.CancelledError
+
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(RuntimeError, match="was cancelled"):
+            await run_parts((cancel(),))
+
+
+async def test_an_error_while_stopping_is_retrieved() -> None:
+    """What is awaited may fail while it is cancelled; the error of the part is raised."""
+    reported: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _loop, context: reported.append(context))
+
+    async def fail_when_cancelled() -> None:
+        try:
+            await loop.create_future()
+        except asyncio.CancelledError as error:
+            raise KeyError from error
+
+    opened = asyncio.Event()
+    opened.set()
+    parts = Parts((Recorded().fail(opened),))
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(ValueError, match="broken"):
+            await parts.until(fail_when_cancelled())
+    await parts.stop()
+    gc.collect()
+    assert reported == []
 
 
 async def test_a_coroutine_beside_a_block_ends_with_it() -> None:

@@ -162,6 +162,10 @@ class Controller:
             period_s = self._random.uniform(*self._settings.recheck_s)
             with suppress(TimeoutError):
                 await self._clock.wait_for(self._server_changed.wait(), period_s)
+            was_away = self._server_changed.is_set()
             self._server_changed.clear()
             for part in self.parts:
                 await part.writer.guard.recheck()
+            # NB: afterwards, because conditions report which fields are dropped.
+            if was_away:
+                self.services.release_conditions()

@@ -64,6 +64,7 @@ class MirroringPart(Part):
         super().__init__(
             queue,
             writer,
+            kind="Endpoints",
             workers=settings.mirroring_workers,
             most_retries=settings.most_retries,
             clock=clock,

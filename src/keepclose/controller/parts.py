@@ -38,6 +38,7 @@ class Part(ABC):
         queue: WorkQueue[NamespacedName],
         writer: SliceWriter,
         *,
+        kind: str,
         workers: int,
         most_retries: int,
         clock: Clock,
@@ -48,6 +49,7 @@ class Part(ABC):
         self.workers = Workers(
             queue,
             self.sync,
+            kind=kind,
             number=workers,
             most_retries=most_retries,
             clock=clock,
@@ -107,6 +109,7 @@ class ServicePart(Part):
         super().__init__(
             queue,
             writer,
+            kind="Service",
             workers=settings.workers,
             most_retries=settings.most_retries,
             clock=clock,
@@ -165,9 +168,8 @@ class ServicePart(Part):
         """Reconcile the slices and conditions of a Service as far as that is possible now."""
         return await self._reconciler.sync(key)
 
-    def on_recovery(self) -> None:
-        """Requeue at once what failed; also allow writes of conditions that were not stored."""
-        super().on_recovery()
+    def release_conditions(self) -> None:
+        """Allow writes of conditions that were not stored, and requeue their Services."""
         # NB: only a real write shows whether conditions are stored, one for each Service.
         for key in self._conditions.release():
             self.queue.add(key)

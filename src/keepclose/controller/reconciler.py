@@ -136,7 +136,7 @@ class ServiceReports:
                 write_failed="" if outcome.is_good else failure,
                 dropped=dropped,
                 heuristic_failed="" if plan.failure is None else plan.failure.message,
-                rival=other_writer,
+                other_writer=other_writer,
                 facts=self._planners.facts_of(key),
             )
         await self._write_status(current, desired, outcome)

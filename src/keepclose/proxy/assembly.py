@@ -170,10 +170,12 @@ class NodeProxy:
         try:
             await parts.until(work)
         finally:
-            await parts.stop()
-            for family in self.families.values():
-                await family.close()
-            await self.counters.close()
+            try:
+                await parts.stop()
+            finally:
+                for family in self.families.values():
+                    await family.close()
+                await self.counters.close()
 
     async def _sync_forever(self, *, retracts: bool) -> None:
         await self._await_lists(is_patient=True)

@@ -38,7 +38,6 @@ HEADERS: Final = {
 }
 WEIGHT_HEADER: Final = "X-Load-Balancing-Endpoint-Weight"
 FAILED_REASON: Final = "FailedToStartServiceHealthcheck"
-FAILED_ACTION: Final = "Listen"
 RETRY_SECONDS: Final = 5.0
 _NEVER: Final = "0001-01-01T00:00:00Z"
 

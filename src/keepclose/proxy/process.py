@@ -80,8 +80,8 @@ def run_proxy(
 ) -> None:
     """Run a proxy until SIGTERM or SIGINT; `on_ready` gets the addresses of its pages.
 
-    Raises ConfigError if the connection settings cannot work, CannotProgramError if this host does
-    not allow rules to be written, and OSError if the pages cannot be served.
+    Raises ConfigError if the connection settings cannot work, NftablesUnavailableError if this host
+    does not allow rules to be written, and OSError if the pages cannot be served.
     """
     gc.set_threshold(_GC_THRESHOLD_AT_START)
     work = serve_proxy(
@@ -98,7 +98,10 @@ def run_proxy(
 def run_once(
     settings: ProxySettings, connection: ConnectionSettings, *, writer: WriterName = "auto"
 ) -> None:
-    """Write all rules once; raises ConfigError, CannotProgramError, NftError and TimeoutError."""
+    """Write all rules once.
+
+    Raises ConfigError, NftablesUnavailableError, NftError and TimeoutError.
+    """
     run_program(_write_once(settings, connection, writer))
 
 
@@ -114,7 +117,10 @@ def show_transactions(
 
 
 def remove_tables(settings: ProxySettings, *, writer: WriterName = "auto") -> None:
-    """Remove the tables of all families, if there are any; raises CannotProgramError, NftError."""
+    """Remove the tables of all families, if there are any.
+
+    Raises NftablesUnavailableError and NftError.
+    """
     run_program(_remove(settings, writer))
 
 
@@ -175,7 +181,11 @@ async def serve_proxy(
         on_ready(ReadyMessage(", ".join(ready), pages=pages_url))
         if on_synced is not None:
             parts.start(_call_after(proxy.synced, on_synced))
-        await parts.until_ended()
+        try:
+            await parts.until_ended()
+        finally:
+            # NB: before the pages, which report the health of the proxy until it has stopped.
+            await parts.stop()
 
 
 def find_families() -> tuple[str, ...]:

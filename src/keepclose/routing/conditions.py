@@ -51,14 +51,14 @@ def service_conditions(
     write_failed: str = "",
     dropped: tuple[str, ...] = (),
     heuristic_failed: str = "",
-    rival: str = "",
+    other_writer: str = "",
     acknowledgements: Acknowledgements | Obstacle | None = None,
     facts: FactsOf = slice_facts,
 ) -> tuple[Condition, ...]:
     """Return the conditions without times; none if the Service has no trafficDistribution.
 
     `slices` are the slices as stored or as planned. `dropped` names their fields that the API
-    server did not keep, and `rival` a controller that undoes the writes.
+    server did not keep, and `other_writer` a controller that undoes the writes.
 
     `prefix` is the domain of an implementation beside the EndpointSlice controller, such as
     "keepclose.dev/". `write_failed` and `heuristic_failed` describe a failure, "" for none.
@@ -74,7 +74,7 @@ def service_conditions(
         write_failed=write_failed,
         dropped=dropped,
         heuristic_failed=heuristic_failed,
-        rival=rival,
+        other_writer=other_writer,
         facts=facts,
     )
     conditions = tuple(
@@ -162,7 +162,7 @@ def _programmed(
     write_failed: str,
     dropped: tuple[str, ...],
     heuristic_failed: str,
-    rival: str,
+    other_writer: str,
     facts: FactsOf,
 ) -> Condition:
     def false(reason: ConditionReason, message: str) -> Condition:
@@ -174,9 +174,9 @@ def _programmed(
         )
     if accepted.status == "False":
         return false(ConditionReason.NOT_ACCEPTED, "no hints are written for this value")
-    if rival:
+    if other_writer:
         return false(
-            ConditionReason.CONTENDED, f"{rival} keeps undoing what is written to the slices"
+            ConditionReason.CONTENDED, f"{other_writer} keeps undoing what is written to the slices"
         )
     if write_failed:
         return false(ConditionReason.WRITE_FAILED, write_failed)

@@ -72,8 +72,9 @@ def run_program(
 ) -> None:
     """Run a program until it ends by itself or SIGTERM or SIGINT cancels it.
 
-    With `stop_within_s` the kernel ends the process when it takes longer to stop. The signals are
-    then handled at once, also while work holds the event loop.
+    A second signal cancels the work that stops the program as well. With `stop_within_s` it does
+    not, because the kernel ends the process when it takes longer to stop; the signals are then
+    handled at once, also while work holds the event loop.
     """
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(_until_signal(work, stop_within_s))
@@ -87,7 +88,6 @@ async def _until_signal(work: Coroutine[Any, Any, None], stop_within_s: float | 
         # NB: by the kernel, because no code of this process is sure to run in time.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, stop_within_s or 0.0)
-        # NB: a second signal must not cancel the work that stops the program.
         if not task.cancelling():
             loop.call_soon_threadsafe(task.cancel)
 
@@ -106,8 +106,14 @@ async def _until_signal(work: Coroutine[Any, Any, None], stop_within_s: float | 
 class Parts:
     """The running parts of a program; `stop` must be awaited whatever happens."""
 
-    def __init__(self, coroutines: Iterable[Coroutine[Any, Any, Any]] = ()) -> None:
-        """Start the coroutines in their order; this needs a running event loop."""
+    def __init__(
+        self, coroutines: Iterable[Coroutine[Any, Any, Any]] = (), *, are_endless: bool = False
+    ) -> None:
+        """Start the coroutines in their order; this needs a running event loop.
+
+        Of endless parts, one that ends by itself has failed.
+        """
+        self._are_endless = are_endless
         self._tasks: list[asyncio.Task[Any]] = []
         for coroutine in coroutines:
             self.start(coroutine)
@@ -124,13 +130,13 @@ class Parts:
             while True:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done - {main}:
-                    task.result()
+                    self._check(task)
                 if main in done:
                     return main.result()
         finally:
             if not main.done():
                 main.cancel()
-                await asyncio.wait((main,))
+                await asyncio.gather(main, return_exceptions=True)
 
     async def until_ended(self) -> None:
         """Return when all parts have ended; raise the error of the first that fails."""
@@ -138,7 +144,16 @@ class Parts:
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()
+                self._check(task)
+
+    def _check(self, task: asyncio.Future[Any]) -> None:
+        """Raise the error of a part that has ended."""
+        # NB: the program would take the cancellation of a part for its own, and end without error.
+        if task.cancelled():
+            raise RuntimeError("a part of the program was cancelled")
+        task.result()
+        if self._are_endless:
+            raise RuntimeError("a part of the program ended")
 
     async def stop(self) -> None:
         """Cancel the parts, the last one first, each before the next; their errors are dropped."""

@@ -53,6 +53,7 @@ class Workers(Generic[_K]):
         queue: WorkQueue[_K],
         sync: Callable[[_K], Awaitable[SyncResult]],
         *,
+        kind: str = "",
         number: float = math.inf,
         most_retries: float = math.inf,
         clock: Clock,
@@ -61,10 +62,12 @@ class Workers(Generic[_K]):
     ) -> None:
         """Take the work; `take_wait` returns the seconds that the server delays a key.
 
+        Log lines have the kind of the object beside its key, where the key does not say it.
         An infinite number of workers syncs each key at once, for syncs that mostly wait.
         """
         self._queue = queue
         self._sync = sync
+        self._log = _log.bind(kind=kind) if kind else _log
         self._number = number
         self._most_retries = most_retries
         self._clock = clock
@@ -135,10 +138,10 @@ class Workers(Generic[_K]):
             result = Result.STALE
         except KubeError as error:
             wait_s = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-            _log.warning("sync failed", key=str(key), error=str(error))
+            self._log.warning("sync failed", key=str(key), error=str(error))
             result = Result.ERROR
         except Exception:  # noqa: BLE001 - logged, and the key is requeued
-            _log.exception("sync failed", key=str(key))
+            self._log.exception("sync failed", key=str(key))
             result = Result.ERROR
         self._on_synced(key, result, self._clock.monotonic() - started)
         wait_s = max(wait_s, self._take_wait(key))
@@ -149,5 +152,5 @@ class Workers(Generic[_K]):
         elif wait_s > 0 or self._queue.failures(key) < self._most_retries:
             self._queue.retry(key, at_least_s=wait_s)
         else:
-            _log.warning("key given up until its next change", key=str(key))
+            self._log.warning("key given up until its next change", key=str(key))
             self._queue.forget(key)

@@ -112,6 +112,7 @@ class HintKeeper:
         workers = Workers(
             self._queue,
             self.sync,
+            kind="Service",
             number=self._settings.workers,
             most_retries=self._settings.most_retries,
             clock=self._clock,

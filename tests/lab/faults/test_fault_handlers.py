@@ -13,7 +13,7 @@ from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.handlers import HANDLERS
 from keepclose.lab.faults.injector import FaultInjector
 from keepclose.system.namespaces import NetworkError
-from support.lab.troublebed import Bed, NotedLinks, troubled
+from support.lab.faultbed import Bed, NotedLinks, troubled
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from keepclose.lab.pods import LAB_PODS
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import PATIENCE
-from support.lab.troublebed import Bed, troubled
+from support.lab.faultbed import Bed, troubled
 
 
 @pytest.fixture

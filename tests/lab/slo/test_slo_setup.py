@@ -14,7 +14,7 @@ from keepclose.lab.pods import LAB_PODS
 from keepclose.lab.slo.figures import MEASUREMENT_LABEL, list_policies
 from keepclose.lab.slo.setup import SloNamespace
 from keepclose.model.gates import FeatureGates, Gate
-from support.lab.troublebed import ZONES, Bed, troubled
+from support.lab.faultbed import ZONES, Bed, troubled
 
 POLICIES = list_policies(FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY))
 

@@ -133,7 +133,7 @@ class ClusterDirectory(NamedTuple):
         return self.directory / f"node-{node}.kubeconfig"
 
     def read_state(self) -> ClusterState | None:
-        """Return the published state of the cluster, or None; raises HomeError."""
+        """Return the published state of the cluster, or None; raises ClusterDirectoryError."""
         try:
             with PrivateDirectory.open(self.directory) as directory:
                 content = directory.read(_STATE)
@@ -170,7 +170,7 @@ class _Claim:
 
 
 def check_data_dir(data_dir: ClusterDirectory) -> None:
-    """Check that the directory is this user's or does not exist yet; raises HomeError.
+    """Check that the directory is this user's or does not exist yet; raises ClusterDirectoryError.
 
     Call it before a user namespace is entered: from within, all other users look alike.
     """
@@ -186,7 +186,7 @@ def check_data_dir(data_dir: ClusterDirectory) -> None:
 def claim_data_dir(data_dir: ClusterDirectory) -> _Claim:
     """Take the directory and clear what an earlier cluster left behind.
 
-    Raises BusyError if another cluster holds it, and HomeError if it cannot be used.
+    Raises BusyError if another cluster holds it, and ClusterDirectoryError if it cannot be used.
     """
     try:
         directory = PrivateDirectory.open(data_dir.directory, make=True)
@@ -237,7 +237,7 @@ def clear_unheld(data_dir: ClusterDirectory) -> None:
 def holder_of(data_dir: ClusterDirectory) -> Holder | None:
     """Return the process that holds the directory, None if there is none or it is starting.
 
-    Raises HomeError.
+    Raises ClusterDirectoryError.
     """
     if not is_held(data_dir):
         return None
@@ -249,7 +249,7 @@ def holder_of(data_dir: ClusterDirectory) -> Holder | None:
 
 
 def is_held(data_dir: ClusterDirectory) -> bool:
-    """Return whether a cluster holds the directory; changes nothing. Raises HomeError."""
+    """Return whether a cluster holds the directory; raises ClusterDirectoryError."""
     directory = _open_existing(data_dir)
     if directory is None:
         return False

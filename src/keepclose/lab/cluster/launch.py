@@ -135,7 +135,7 @@ class StillRunningError(Exception):
 def end_cluster(home: ClusterDirectory) -> bool:
     """End the cluster of a directory and remove its files; return whether one ran.
 
-    Raises StillRunningError and HomeError.
+    Raises StillRunningError and ClusterDirectoryError.
     """
     ran = is_held(home)
     if ran:

@@ -94,7 +94,7 @@ class Supervisor:
         """
         async with AsyncExitStack() as stack:
             self._stack = stack
-            self._parts = Parts()
+            self._parts = Parts(are_endless=True)
             settings, home = self._settings, self._settings.home
             keeper = ProcessKeeper(self._fork_server, home.logs)
             stack.push_async_callback(keeper.stop_all)

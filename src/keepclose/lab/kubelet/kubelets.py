@@ -134,7 +134,7 @@ class Kubelets:
         await self.caches.synced.wait()
         self.synced.set()
         # NB: no limit of workers, because most of them wait for the network together.
-        await Workers(self.queue, self._sync, clock=self._clock).run()
+        await Workers(self.queue, self._sync, kind="Pod", clock=self._clock).run()
 
     async def _sync(self, key: NamespacedName) -> float | None:
         """Bring a pod to its desired state; return the seconds until a change is due."""

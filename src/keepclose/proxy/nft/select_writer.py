@@ -111,7 +111,7 @@ async def choose_writer(
     clock: Clock | None = None,
     host_problems: Callable[[], list[str]] | None = None,
 ) -> SelectedWriter:
-    """Return the best writer that works on this host; raises CannotProgramError.
+    """Return the best writer that works on this host; raises NftablesUnavailableError.
 
     `host_problems` checks kernel and permissions; the default checks this host.
     """
