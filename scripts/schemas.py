@@ -68,7 +68,7 @@ class GoField:
         """Take the type, the options of the JSON tag, and the embedded struct it came with."""
         self.go = go.removeprefix("*")
         self.embedded = embedded
-        self.default = ""
+        self.default: str | None = None
         self.omits_empty = "omitempty" in options and not go.startswith("*")
 
 
@@ -152,7 +152,7 @@ def go_structs() -> dict[str, dict[str, GoField]]:
 def go_fields(name: str, bodies: dict[str, str]) -> dict[str, GoField]:
     """Return the fields of a struct by their JSON names, with those of embedded structs."""
     fields: dict[str, GoField] = {}
-    default = ""
+    default: str | None = None
     for line in bodies.get(name, "").splitlines():
         if marked := _default(line):
             default = marked[1]
@@ -161,7 +161,7 @@ def go_fields(name: str, bodies: dict[str, str]) -> dict[str, GoField]:
         go, (json_name, *options) = declared[1], declared[2].split(",")
         if json_name:
             fields[json_name] = GoField(go, options)
-            fields[json_name].default, default = default, ""
+            fields[json_name].default, default = default, None
             continue
         local = go.rpartition(".")[2]
         owner = "meta.v1" if go.startswith("metav1.") else name.rpartition(".")[0]
@@ -216,7 +216,7 @@ def field_text(schema: dict[str, Any], go: GoField | None) -> str:
             words.append(f"go={printed(go.go)}")
         if go.embedded:
             words.append(f"in={go.embedded}")
-        if go.default and " " not in go.default:
+        if go.default is not None and " " not in go.default:
             words.append(f"default={go.default}")
         if not go.omits_empty and "$ref" not in schema:
             words.append("keep")

@@ -392,6 +392,10 @@ CASES: dict[str, list[Ask]] = {
         ("PATCH", f"{DEPLOYMENTS}/u3/scale", {"spec": {"replicas": 7}}, MERGE),
         ("GET", f"{DEPLOYMENTS}/u3"),
     ],
+    "apply to elements without a name": [
+        ("POST", ACCOUNTS, {**plain("ServiceAccount", "u9"), "secrets": [{}]}),
+        ("PATCH", f"{ACCOUNTS}/u9?fieldManager=m", plain("ServiceAccount", "u9"), APPLY),
+    ],
     "endpoints": [
         ("POST", ENDPOINTS, endpoints("web", [{"ip": "10.1.0.1"}])),
         ("POST", ENDPOINTS, endpoints("bad", [{"ip": "127.0.0.1"}, {"ip": "x"}])),

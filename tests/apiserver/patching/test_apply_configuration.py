@@ -378,6 +378,32 @@ def test_a_configuration_that_does_not_fit_is_refused(
     assert (caught.value.code, caught.value.message) == (want_code, want)
 
 
+def test_an_object_that_cannot_be_owned_is_named() -> None:
+    """A stored list without keys ends an apply with the text of a real server."""
+    live = _wish({"items": [{"text": "a"}]})
+    missing = (
+        ".spec.items: element 0: associative list with keys has an element that omits all key"
+        ' fields ["name"] (and doesn\'t have default values for any key fields)'
+    )
+    with pytest.raises(StatusError) as caught:
+        _apply(live, _wish({"text": "b"}))
+    assert caught.value.code == 500
+    assert caught.value.message == (
+        "failed to create manager for existing fields: failed to convert new object"
+        f" (/t; /v1, Kind=T) to smd typed: {missing}"
+    )
+
+
+def test_an_empty_name_may_be_the_default() -> None:
+    """The name of a LocalObjectReference is "" where it is absent, as Kubernetes declares it."""
+    pod = load_types(FeatureGates())["io.k8s.api.core.v1.Pod"]
+    live: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"imagePullSecrets": [{}]}}
+    record_update(None, live, type=pod, api_version="v1", manager="m", now=EARLY)
+    [entry] = live["metadata"]["managedFields"]
+    owned = entry["fieldsV1"]["f:spec"]["f:imagePullSecrets"]
+    assert owned == {".": {}, 'k:{"name":""}': {}}
+
+
 def _client_side(spec: dict[str, Any], stated: Any) -> dict[str, Any]:
     """Return an object as kubectl's client-side apply leaves it."""
     text = stated if isinstance(stated, str) else json.dumps(stated)

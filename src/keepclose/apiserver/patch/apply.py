@@ -41,7 +41,7 @@ from keepclose.apiserver.patch.managed_fields import (
     with_fields,
     write_entries,
 )
-from keepclose.apiserver.patch.shapes import Shape, shape_of
+from keepclose.apiserver.patch.shapes import Shape, StepError, shape_of
 from keepclose.apiserver.patch.typed_values import (
     find_type_errors,
     list_fields,
@@ -167,7 +167,11 @@ def apply_configuration(
     entries = {owner_of(entry): entry for entry in managed_fields(live)}
     if live is not None and not entries:
         first: Owner = ("before-first-apply", UPDATE, api_version, subresource)
-        changed, _ = compare_writes(zero_value_of(type), live, shape, resets)
+        try:
+            changed, _ = compare_writes(zero_value_of(type), live, shape, resets)
+        except StepError:
+            doing = "failed to create manager for existing fields: failed to convert new object"
+            raise _untyped_error(live, type, doing, " to smd typed") from None
         if changed:
             entry = make_entry(first, changed, api_version=api_version, time=now)
             entries[first] = entry
@@ -184,6 +188,8 @@ def apply_configuration(
     )
     try:
         result, kept = request.merge(entries, force=force)
+    except StepError:
+        raise _untyped_error(base, type, "failed to create typed live object") from None
     except _Conflicts as error:
         # kubectl's client-side apply hands its own fields over to server-side apply.
         handed_over = list_last_applied(live, api_version, type) if manager == KUBECTL else {}
@@ -216,17 +222,20 @@ def _check(applied: JsonObject, *, type: Type, api_version: str) -> Shape:  # no
     metadata = applied.get("metadata") or {}
     if isinstance(metadata, dict) and metadata.get("managedFields") is not None:
         raise bad_request("metadata.managedFields must be nil")
-    type_errors = find_type_errors(applied, type)
     shape = shape_of(type)
-    if type_errors or shape is None:
-        text = type_errors[0] if len(type_errors) == 1 else "\n  ".join(["errors:", *type_errors])
-        named = f"{_name(metadata, 'namespace')}/{_name(metadata, 'name')}"
-        raise StatusError(
-            500,
-            "",
-            f"failed to create typed patch object ({named}; {_show_kind(version, kind)}): {text}",
-        )
+    if shape is None or find_type_errors(applied, type):
+        raise _untyped_error(applied, type, "failed to create typed patch object")
     return shape
+
+
+def _untyped_error(named: JsonObject, object_type: Type, doing: str, end: str = "") -> StatusError:
+    """Return the error for an object that does not match its type."""
+    errors = find_type_errors(named, object_type)
+    text = errors[0] if len(errors) == 1 else "\n  ".join(["errors:", *errors])
+    metadata = named.get("metadata") or {}
+    name = f"{_name(metadata, 'namespace')}/{_name(metadata, 'name')}"
+    kind = _show_kind(named.get("apiVersion", ""), named.get("kind", ""))
+    return StatusError(500, "", f"{doing} ({name}; {kind}){end}: {text}")
 
 
 def _show_kind(version: str, kind: str) -> str:

@@ -124,7 +124,7 @@ def step_of(item: Any, shape: Shape) -> str:
 def _default(key: Type | None) -> Any:
     if key is None:
         return None
-    if key.default:
+    if key.default is not None:
         return key.default
     # A field that is stored even when empty is published with the empty value as its default.
     empty = {TypeForm.STRING: "", TypeForm.INTEGER: 0, TypeForm.BOOLEAN: False}

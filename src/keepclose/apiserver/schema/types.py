@@ -71,7 +71,7 @@ class Type(msgspec.Struct, frozen=True):
     go_type: str = ""
     embedded: str = ""
     # The value of an absent key when list items are identified.
-    default: str = ""
+    default: str | None = None
     # Whether an empty value ("", 0, false, [] or {}) is stored as an absent one.
     omits_empty: bool = False
 
