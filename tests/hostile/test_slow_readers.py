@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from keepclose.apiserver.http import connection, connection_table
-from keepclose.apiserver.http.connection_table import Transfers
+from keepclose.apiserver.http.connection_table import ParsingTurns, Transfers
 from keepclose.apiserver.http.server import HttpsServer
 from keepclose.apiserver.serving import http_messages
 from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse, ResponseStream
@@ -187,8 +187,9 @@ async def test_a_reader_that_stops_is_dropped(monkeypatch: pytest.MonkeyPatch) -
 class _Client:
     """The owner of a transfer."""
 
-    def __init__(self) -> None:
+    def __init__(self, resting_since: float | None = None) -> None:
         self.reason = ""
+        self.resting_since = resting_since
 
     def drop(self, reason: str) -> None:
         """Note it."""
@@ -211,17 +212,31 @@ def test_only_slow_transfers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> Non
     assert held.held == 150
 
 
-def test_buffers_of_tls_count() -> None:
-    """A request holds what was received of it, and as much in buffers up to their size."""
+def test_buffers_of_connections_count() -> None:
+    """A connection holds buffers by the most that it has received at once, until it closes."""
     held = Transfers(time.monotonic)
-    buffers = http_messages.RECEIVE_BUFFER_BYTES
-    transfer = held.receive(_Client())
-    held.grow(transfer, 1000)
-    assert held.held == 2000
-    held.grow(transfer, 2 * buffers)
-    assert held.held == 1000 + 3 * buffers
-    held.release(transfer)
+    client, other = _Client(), _Client()
+    held.buffer(client, 40_000)
+    held.buffer(client, 20_000)
+    assert held.held == 100_000
+    held.buffer(other, 10 * MEBIBYTE)
+    assert held.held == 100_000 + http_messages.RECEIVE_BUFFER_BYTES
+    held.release_buffers(client)
+    held.release_buffers(client)
+    held.release_buffers(other)
     assert held.held == 0
+
+
+def test_buffers_of_resting_connections_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only as many as the limit needs, and none whose request is read or answered."""
+    monkeypatch.setattr(connection_table, "MAX_HELD_BYTES", 3 * http_messages.RECEIVE_BUFFER_BYTES)
+    held = Transfers(lambda: 10.0)
+    clients = [_Client(resting_since=since) for since in (None, 9.9, 1.0, 2.0, 3.0)]
+    for client in clients:
+        held.buffer(client, MEBIBYTE)
+    held.resize(held.receive(_Client()), 1)
+    assert [client.reason for client in clients] == ["", "", "slow", "slow", "slow"]
+    assert held.held == 2 * http_messages.RECEIVE_BUFFER_BYTES + 1
 
 
 def test_fast_growth_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,19 +247,64 @@ def test_fast_growth_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     held = Transfers(lambda: now)
     resting, sending = _Client(), held.receive(_Client())
     # The first byte is scanned for, and a scan is not due again for a while.
-    held.grow(sending, 1)
-    held.grow(held.receive(resting), 1)
+    held.resize(sending, 1)
+    held.resize(held.receive(resting), 1)
     now = http_messages.REST_SECONDS
-    held.grow(sending, 1)
+    held.resize(sending, 2)
     assert resting.reason == "slow"
     resting.reason = ""
-    held.grow(held.receive(resting), 1)
+    held.resize(held.receive(resting), 1)
     now += http_messages.SCAN_SECONDS / 2
     monkeypatch.setattr(connection_table, "REST_SECONDS", 0.0)
-    held.grow(sending, http_messages.SCAN_BYTES // 4)
+    held.resize(sending, http_messages.SCAN_BYTES // 4)
     assert resting.reason == ""
-    held.grow(sending, http_messages.SCAN_BYTES)
+    held.resize(sending, 2 * http_messages.SCAN_BYTES)
     assert resting.reason == "slow"
+
+
+class _Pieces:
+    """A connection with pieces to parse, each of which takes a while."""
+
+    def __init__(self, sender: str, pieces: int, parsed: list[str], *, seconds: float) -> None:
+        self.sender = sender
+        self.pieces = pieces
+        self.parsed = parsed
+        self.seconds = seconds
+
+    def parse_piece(self) -> bool:
+        """Work for the stated time."""
+        until = time.perf_counter() + self.seconds
+        while time.perf_counter() < until:
+            pass
+        self.parsed.append(self.sender)
+        self.pieces -= 1
+        return self.pieces > 0
+
+
+def test_senders_take_turns_to_be_parsed() -> None:
+    """A sender with many connections has one piece parsed for each of another sender."""
+    calls: list[Callable[[], None]] = []
+    turns = ParsingTurns(calls.append)
+    parsed: list[str] = []
+    for _ in range(20):
+        turns.enqueue(_Pieces("busy", 10, parsed, seconds=0.0))
+    turns.enqueue(_Pieces("other", 3, parsed, seconds=0.0))
+    while calls:
+        calls.pop()()
+    assert parsed[:6] == ["busy", "other"] * 3
+    assert len(parsed) == 203
+
+
+def test_a_turn_of_the_loop_ends() -> None:
+    """However much waits, other work of the event loop runs after a few milliseconds."""
+    calls: list[Callable[[], None]] = []
+    turns = ParsingTurns(calls.append)
+    parsed: list[str] = []
+    turns.enqueue(_Pieces("busy", 100, parsed, seconds=0.002))
+    calls.pop()()
+    assert 1 <= len(parsed) <= 3
+    assert not turns.has_time()
+    assert len(calls) == 1
 
 
 def test_equal_answers_are_held_once() -> None:

@@ -49,6 +49,7 @@ NO_LIMITS = {
     "apiserver.serving.options:_MAX_VERSION": "a number of 64 bits",
     "apiserver.serving.reading:_MAX_CACHED": "the size of a cache",
     "apiserver.serving.fair_queue:_MAX_REMEMBERED": "the size of a cache",
+    "apiserver.storage.recovery:_MAX_GAPS": "the length of a log line",
     "apiserver.storage.store:PENDING_LIMIT": "watches of the API set a limit of their own",
     "apiserver.registry.events:_LIMIT": "a rule of Kubernetes for one field",
     "apiserver.registry.events:_NOTE_LIMIT": "a rule of Kubernetes for one field",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from unittest import mock
 
@@ -188,6 +190,44 @@ async def test_a_watch_is_not_kept_by_what_waits_behind_it(
         await echo.stream.closed.wait()
     writer.close()
     assert sum(request.path == "/stream" for request in echo.seen) == 1
+
+
+async def test_large_heads_behind_a_watch_end_it(served: Served) -> None:
+    """Heads count as bodies do among what may wait."""
+    echo, port, server = served
+    large = b"GET /a HTTP/1.1\r\nHost: h\r\nX-Large: " + b"x" * 40_000 + b"\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n" + large)
+    async with asyncio.timeout(PATIENCE):
+        await reader.readuntil(b"two\n")
+        while server.transfers.held < len(large):  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+        writer.write(large)
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        await echo.stream.closed.wait()
+    writer.close()
+    assert server.transfers.held == 0
+
+
+async def test_a_closed_connection_is_freed_at_once(served: Served) -> None:
+    """Neither its requests nor its buffers wait for the garbage collector."""
+    _, port, server = served
+    gc.collect()
+    gc.disable()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\nPUT /x HTTP/1.1\r\nHost: h\r\n")
+        await reader.readuntil(b"GET /a")
+        [connected] = server.table
+        freed = weakref.ref(connected)
+        del connected
+        writer.close()
+        async with asyncio.timeout(PATIENCE):
+            while freed() is not None:  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
 
 
 async def test_what_is_behind_a_stream_that_ends_is_answered(served: Served) -> None:

@@ -7,6 +7,7 @@ events, or a viewer, which may read. Sizes are just below what the server takes 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -372,6 +373,52 @@ async def _slow_readers(attacker: Attacker) -> None:
             wire.close()
 
 
+async def _tiny_chunks(attacker: Attacker) -> None:
+    """Send bodies of single bytes, each a chunk, on twenty connections at once."""
+    head = attacker.request("POST", _EVENTS, headers={"Transfer-Encoding": "chunked"})
+    body = b"1\r\n \r\n" * 200_000
+
+    async def send() -> None:
+        wire = await attacker.connect()
+        try:
+            with contextlib.suppress(OSError):
+                await wire.send(head + body)
+        finally:
+            wire.close()
+
+    await asyncio.gather(*(send() for _ in range(20)))
+
+
+async def _large_bodies(attacker: Attacker) -> None:
+    """Send bodies of the largest size on a hundred connections at once, and never end them."""
+    head = attacker.request("POST", _EVENTS, headers={"Content-Length": str(_LARGE)})
+
+    async def send() -> None:
+        wire = await attacker.connect()
+        try:
+            with contextlib.suppress(OSError):
+                await wire.send(head + b" " * (_LARGE - 1))
+        finally:
+            wire.close()
+
+    await asyncio.gather(*(send() for _ in range(100)))
+
+
+async def _heads_behind_watches(attacker: Attacker) -> None:
+    """Let large heads wait behind watches."""
+    watch = attacker.request("GET", f"{_EVENTS}?watch=1")
+    large = attacker.request("GET", "/api/v1/services", headers={"X-Large": "x" * 60_000})
+    wires: list[Wire] = []
+    try:
+        for _ in range(50):
+            wires.append(await attacker.connect())
+            with contextlib.suppress(OSError):
+                await wires[-1].send(watch + large * 20)
+    finally:
+        for wire in wires:
+            wire.close()
+
+
 async def _huge_selectors(attacker: Attacker) -> None:
     """Hold a hundred watches with selectors of 1,900 terms, and write what they look at."""
     terms = ",".join(f"!{number:04}" for number in range(1_900))
@@ -626,6 +673,9 @@ _CASES: Final = (
     Attack("discovery", _discovery),
     Attack("metrics", _sending("GET", "/metrics", None, who="viewer")),
     Attack("small-storm", _small_storm),
+    Attack("tiny-chunks", _tiny_chunks),
+    Attack("large-bodies", _large_bodies),
+    Attack("heads-behind-watches", _heads_behind_watches),
 )
 ATTACKS: Final = {attack.name: attack for attack in _CASES}
 """Every case by its name."""

@@ -10,11 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import time
+from collections.abc import Hashable
 from typing import Final, Protocol, cast
 
 import structlog
 
-from keepclose.apiserver.http.connection_table import ConnectionTable, Transfer, Transfers
+from keepclose.apiserver.http.connection_table import (
+    ConnectionTable,
+    ParsingTurns,
+    Transfer,
+    Transfers,
+)
 from keepclose.apiserver.http.request_parser import RequestReader, plain_response
 from keepclose.apiserver.serving.http_messages import (
     HasCredentials,
@@ -66,6 +73,7 @@ class _Server(Protocol):
     has_credentials: HasCredentials | None
     table: ConnectionTable
     transfers: Transfers
+    turns: ParsingTurns
 
 
 class Connection(asyncio.Protocol):
@@ -86,8 +94,12 @@ class Connection(asyncio.Protocol):
         self.idle_since: float | None = self._loop.time()
         self._is_new = True
         self._unparsed: collections.deque[bytes] = collections.deque()
+        self._unparsed_bytes = 0
+        # Whether the unparsed bytes wait for their turn.
+        self._is_queued = False
         self._request_transfer: Transfer | None = None
-        self._waiting: collections.deque[tuple[HttpRequest, bool]] = collections.deque()
+        # Requests, whether the connection stays open after each, and their bytes.
+        self._waiting: collections.deque[tuple[HttpRequest, bool, int]] = collections.deque()
         self._waiting_bytes = 0
         self._answered_this_turn = 0
         # The last response, sent after those to the waiting requests.
@@ -124,6 +136,8 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._server.table.remove(self)
         self._release()
+        self._server.transfers.release_buffers(self)
+        self._reader.detach()
         self._writable.set()
         if self._streaming is not None:
             self._streaming.cancel()
@@ -133,13 +147,15 @@ class Connection(asyncio.Protocol):
         if self._closing or self._rejection is not None:
             return
         self._answered_this_turn = 0
-        if self._unparsed or len(data) > PARSED_BYTES:
-            self._unparsed.extend(
-                data[start : start + PARSED_BYTES] for start in range(0, len(data), PARSED_BYTES)
-            )
-            self._parse()
-        else:
-            self._feed(data)
+        if len(data) > PARSED_BYTES:
+            self._server.transfers.buffer(self, len(data))
+        self._unparsed.extend(
+            data[start : start + PARSED_BYTES] for start in range(0, len(data), PARSED_BYTES)
+        )
+        self._unparsed_bytes += len(data)
+        self._parse()
+        if not self._closing:
+            self._account()
         if self._unparsed or self._is_full():
             self._out.pause_reading()
 
@@ -178,8 +194,9 @@ class Connection(asyncio.Protocol):
         ):
             self._serve(request, keep=keep)
             return
-        self._waiting.append((request, keep))
-        self._waiting_bytes += len(request.body)
+        size = self._reader.request_bytes + len(request.body)
+        self._waiting.append((request, keep, size))
+        self._waiting_bytes += size
         if self._is_endless and self._is_full():
             # NB: a paused transport does not notice that the client is gone, and the watch would
             # stay open.
@@ -229,6 +246,16 @@ class Connection(asyncio.Protocol):
             self._out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     # Called by the server.
+
+    @property
+    def resting_since(self) -> float | None:
+        """Since when no request is read or answered; None while one is."""
+        return None if self._reader.started is not None or self._unparsed else self.idle_since
+
+    @property
+    def sender(self) -> Hashable:
+        """Whose turn it takes to parse: the user, or what is known of it so far."""
+        return self.user or self._credentials or self.address
 
     def check_timeouts(self, now: float) -> bool:
         """Close the connection when its client has exceeded a timeout; return whether it has."""
@@ -475,21 +502,58 @@ class Connection(asyncio.Protocol):
 
     # Reading.
 
-    def _feed(self, data: bytes) -> None:
-        self._reader.feed(data)
-        size = self._reader.body_bytes
-        if size and not self._closing:
-            transfers = self._server.transfers
+    def _account(self) -> None:
+        """Account for the bytes of requests that are not answered."""
+        size = self._reader.incomplete_bytes + self._waiting_bytes + self._unparsed_bytes
+        transfers = self._server.transfers
+        if size:
             if self._request_transfer is None:
                 self._request_transfer = transfers.receive(self)
-            transfers.grow(self._request_transfer, size - self._request_transfer.moved)
+            transfers.resize(self._request_transfer, size)
         elif self._request_transfer is not None:
-            self._server.transfers.release(self._request_transfer)
+            transfers.release(self._request_transfer)
             self._request_transfer = None
 
     def _parse(self) -> None:
-        while self._unparsed and not self._closing and not self._is_full():
-            self._feed(self._unparsed.popleft())
+        """Parse what was read, as long as this turn of the event loop has time for it."""
+        turns = self._server.turns
+        while self._can_parse() and not self._is_queued:
+            if not turns.has_time():
+                self._is_queued = True
+                turns.enqueue(self)
+                return
+            started = time.perf_counter()
+            self._feed()
+            turns.spend(started)
+
+    def _can_parse(self) -> bool:
+        return bool(self._unparsed) and not self._closing and not self._is_full()
+
+    def _feed(self) -> None:
+        data = self._unparsed.popleft()
+        self._unparsed_bytes -= len(data)
+        self._reader.feed(data)
+
+    def parse_piece(self) -> bool:
+        """Parse one piece; return whether another one can be parsed."""
+        if self._can_parse():
+            self._answered_this_turn = 0
+            self._feed()
+            if not self._closing:
+                self._account()
+        self._is_queued = self._can_parse()
+        if not self._is_queued:
+            self._read_on()
+        return self._is_queued
+
+    def _read_on(self) -> None:
+        """Read more from the client, unless what was read has to be answered first."""
+        if (
+            self._writable.is_set()
+            and self._rejection is None
+            and not (self._closing or self._unparsed or self._is_full())
+        ):
+            self._out.resume_reading()
 
     def _begin_turn(self) -> None:
         self._answered_this_turn = 0
@@ -501,8 +565,8 @@ class Connection(asyncio.Protocol):
             if self._answered_this_turn >= ANSWERS_EACH_TURN:
                 self._loop.call_soon(self._begin_turn)
                 return
-            request, keep = self._waiting.popleft()
-            self._waiting_bytes -= len(request.body)
+            request, keep, size = self._waiting.popleft()
+            self._waiting_bytes -= size
             self._serve(request, keep=keep)
         if self._rejection is not None:
             if not (self._waiting or self._closing or self._is_busy()):
@@ -512,8 +576,9 @@ class Connection(asyncio.Protocol):
                 self._send(self._rejection, keep=False, linger=True)
             return
         self._parse()
-        if self._writable.is_set() and not (self._closing or self._unparsed or self._is_full()):
-            self._out.resume_reading()
+        if not self._closing:
+            self._account()
+        self._read_on()
 
     def _release(self) -> None:
         """Release all buffers."""
@@ -526,6 +591,7 @@ class Connection(asyncio.Protocol):
 
     def _release_request(self) -> None:
         self._unparsed.clear()
+        self._unparsed_bytes = 0
         self._reader.abandon()
         if self._request_transfer is not None:
             self._server.transfers.release(self._request_transfer)

@@ -7,15 +7,21 @@ the longest idle first: clients reconnect when they need to. Connections in use 
 the new one is rejected.
 
 A request that arrives slowly and a response that is read slowly hold their bytes until they are
-complete. The sum of these bytes is limited; above the limit slow transfers are dropped, so that
-clients which do not read cannot fill the memory. Equal responses, such as a list that a hundred
-clients request at once, are held once.
+complete, and the buffers of a connection stay for as long as it is open. The sum of these bytes is
+limited; above the limit idle connections and slow transfers are dropped, so that clients which do
+not read cannot fill the memory. Equal responses, such as a list that a hundred clients request at
+once, are held once.
+
+Reading and parsing take time of the event loop. In each of its turns that time is limited; what was
+read beyond it is parsed later, one piece of each user in turn, and its connection is not read
+meanwhile. So a client that sends much on many connections slows down only itself.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final, Protocol
 
 import structlog
@@ -33,6 +39,8 @@ from keepclose.apiserver.serving.http_messages import (
     ConnectionLimits,
 )
 
+# How long bytes are parsed in one turn of the event loop.
+PARSING_SECONDS: Final = 0.005
 # The interval between two log lines of one reason; each has the number of dropped connections.
 LOG_SECONDS: Final = 60.0
 # Reasons, as in the label of the metric.
@@ -177,6 +185,11 @@ def _idle_since(connection: TrackedConnection) -> float:
 class _Client(Protocol):
     """The connection of a transfer."""
 
+    @property
+    def resting_since(self) -> float | None:
+        """Since when no request is read or answered; None while one is."""
+        ...
+
     def drop(self, reason: str) -> None:
         """Close at once."""
         ...
@@ -206,11 +219,6 @@ class Transfer:
         return now - self.moved_at >= REST_SECONDS
 
 
-def _size_with_buffers(received: int) -> int:
-    """Return what an incomplete request holds of which so many bytes were received."""
-    return received + min(received, RECEIVE_BUFFER_BYTES)
-
-
 class Transfers:
     """All bodies in transit of one server, and the bytes that they hold."""
 
@@ -222,6 +230,8 @@ class Transfers:
         # NB: a body is its own key, so that equal bodies share the one that is held.
         self._bodies: dict[bytes, bytes] = {}
         self._holders: dict[bytes, int] = {}
+        # The buffers of connections that have received much at once, in the order of their growth.
+        self._buffers: dict[_Client, int] = {}
         self.held = 0
         self._scanned_at = -SCAN_SECONDS
         self._scanned_held = 0
@@ -256,12 +266,26 @@ class Transfers:
         transfer.moved += size
         transfer.moved_at = self._clock()
 
-    def grow(self, transfer: Transfer, size: int) -> None:
-        """Record that more bytes of a request were received."""
-        self.move(transfer, size)
-        before, transfer.size = transfer.size, _size_with_buffers(transfer.moved)
-        self.held += transfer.size - before
-        self._drop_slow(keep=transfer)
+    def resize(self, transfer: Transfer, size: int) -> None:
+        """Record how many bytes of requests are held now; more of them were received."""
+        growth = size - transfer.size
+        transfer.size = size
+        self.held += growth
+        if growth > 0:
+            self.move(transfer, growth)
+            self._drop_slow(keep=transfer)
+
+    def buffer(self, client: _Client, received: int) -> None:
+        """Account for the buffers of a connection that has received so many bytes at once."""
+        size = min(received * 5 // 2, RECEIVE_BUFFER_BYTES)
+        growth = size - self._buffers.get(client, 0)
+        if growth > 0:
+            self._buffers[client] = size
+            self.held += growth
+
+    def release_buffers(self, client: _Client) -> None:
+        """Forget the buffers of a closed connection. Idempotent."""
+        self.held -= self._buffers.pop(client, 0)
 
     def release(self, transfer: Transfer) -> None:
         """End a transfer and release its bytes. Idempotent."""
@@ -286,6 +310,14 @@ class Transfers:
         if now - self._scanned_at < SCAN_SECONDS and self.held - self._scanned_held < SCAN_BYTES:
             return
         self._scanned_at, self._scanned_held = now, self.held
+        for client in tuple(self._buffers):
+            if self.held <= MAX_HELD_BYTES:
+                return
+            since = client.resting_since
+            least = REST_SECONDS if self.held > MOST_HELD_BYTES else TRANSFER_GRACE_SECONDS
+            if since is not None and now - since >= least and client is not keep.client:
+                self.release_buffers(client)
+                client.drop("slow")
         for transfer in tuple(self._transfers):
             if self.held <= MAX_HELD_BYTES:
                 return
@@ -294,4 +326,66 @@ class Transfers:
             )
             if is_due and transfer is not keep:
                 self.release(transfer)
+                self.release_buffers(transfer.client)
                 transfer.client.drop("slow")
+
+
+class _Parsing(Protocol):
+    """A connection with bytes that are not parsed yet."""
+
+    @property
+    def sender(self) -> Hashable:
+        """Whose turn it takes: the user, or what is known of it so far."""
+        ...
+
+    def parse_piece(self) -> bool:
+        """Parse one piece; return whether another one can be parsed."""
+        ...
+
+
+class ParsingTurns:
+    """The time for parsing in each turn of the event loop, shared among users."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        """Begin without bytes; `call_soon` calls in the next turn of the event loop."""
+        self._call_soon = call_soon
+        self._spent = 0.0
+        self._is_scheduled = False
+        # NB: dictionaries rather than sets, to keep the order of arrival.
+        self._waiting: dict[Hashable, deque[_Parsing]] = {}
+
+    def has_time(self) -> bool:
+        """Return whether bytes may be parsed at once in this turn."""
+        return self._spent < PARSING_SECONDS
+
+    def spend(self, started: float) -> None:
+        """Record work of this turn that began at this time of `time.perf_counter`."""
+        self._spent += time.perf_counter() - started
+        self._schedule()
+
+    def enqueue(self, connection: _Parsing) -> None:
+        """Let the connection parse its pieces in turn."""
+        self._waiting.setdefault(connection.sender, deque()).append(connection)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._is_scheduled = False
+        self._spent = 0.0
+        while self._waiting and self.has_time():
+            sender = next(iter(self._waiting))
+            connections = self._waiting.pop(sender)
+            connection = connections.popleft()
+            started = time.perf_counter()
+            if connection.parse_piece():
+                connections.append(connection)
+            self.spend(started)
+            # The sender goes to the end of the queue.
+            if connections:
+                self._waiting[sender] = connections
+        if self._waiting:
+            self._schedule()

@@ -30,6 +30,8 @@ MAX_BODY_BYTES: Final = 3 * 1024 * 1024
 # header in many parts again with each part, and the client is not authenticated yet.
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADER_LINES: Final = 1000
+# The memory of a header beside its bytes.
+HEADER_LINE_BYTES: Final = 200
 # The size of the blocks in which the bytes of a body wait for its end.
 BLOCK_BYTES: Final = 64 * 1024
 # The limits for the framing of a chunked body, per chunk and in all, as in Go.
@@ -207,9 +209,23 @@ class RequestReader:
         self._excess_bytes = 0
 
     @property
-    def body_bytes(self) -> int:
-        """How many bytes of an incomplete body are buffered."""
-        return self._body.size if self.started is not None else 0
+    def incomplete_bytes(self) -> int:
+        """How many bytes an incomplete request holds."""
+        return self.request_bytes + self._body.size if self.started is not None else 0
+
+    @property
+    def request_bytes(self) -> int:
+        """How many bytes the head of the current request holds as target and headers."""
+        return len(self._url) + self._field_bytes + HEADER_LINE_BYTES * self._header_lines
+
+    def detach(self) -> None:
+        """Forget the connection, which has closed.
+
+        NB: reader, parser and connection refer to each other; only the garbage collector would free
+        them and the buffers of TLS.
+        """
+        self.abandon()
+        del self._parser, self._receiver
 
     def feed(self, data: bytes) -> None:
         """Parse what the client has sent; complete requests go to the receiver."""
@@ -244,9 +260,8 @@ class RequestReader:
 
     def abandon(self) -> None:
         """Free the buffers of the current request; no more bytes are fed."""
-        # NB: reader, parser and connection refer to each other, so that only the garbage collector
-        # would free them.
         self.started = None
+        self._field_bytes = self._header_lines = 0
         self._body.clear()
         self._url = b""
         self._headers = {}

@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from typing import Final, cast
 
 import structlog
@@ -18,6 +19,7 @@ from keepclose.apiserver.http.connection import Connection
 from keepclose.apiserver.http.connection_table import (
     NO_DESCRIPTORS,
     ConnectionTable,
+    ParsingTurns,
     Transfers,
 )
 from keepclose.apiserver.serving.http_messages import (
@@ -42,6 +44,10 @@ TLS_CLOSE_SECONDS: Final = 0.1
 HANDSHAKE_SECONDS: Final = 10.0
 
 
+def _call_soon(callback: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(callback)
+
+
 class HttpsServer:
     """A listening socket and its connections."""
 
@@ -61,6 +67,7 @@ class HttpsServer:
         self.has_credentials = has_credentials
         self.table = ConnectionTable(limits or ConnectionLimits(), time.monotonic)
         self.transfers = Transfers(time.monotonic)
+        self.turns = ParsingTurns(_call_soon)
         self._context = context
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None

@@ -455,7 +455,11 @@ def _is_large_body(request: HttpRequest) -> bool:
 def _error_answer(error: Exception, request: HttpRequest) -> HttpResponse:
     """Return the response to an error; a fault of the server is logged."""
     if isinstance(error, StatusError):
-        return respond_error(error)
+        answer = respond_error(error)
+        # NB: frames of the traceback refer to the future that holds the error, and to the body of
+        # the request. Only the garbage collector would free them.
+        error.__traceback__ = error.__context__ = None
+        return answer
     if isinstance(error, StorageError):
         _log.error("storage failed", path=request.path, error=str(error))
         return respond_error(StatusError(500, "InternalError", f"Internal error: {error}"))

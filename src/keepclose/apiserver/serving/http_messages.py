@@ -26,7 +26,8 @@ MOST_HELD_BYTES: Final = 128 * 1024 * 1024
 REST_SECONDS: Final = 0.25
 # The bytes in the buffers of TLS and of the event loop for a client that does not read.
 STALLED_BYTES: Final = 256 * 1024
-# The largest size of these buffers for a client that sends; they grow with what it has sent.
+# The largest size of the buffers of a connection whose client sends; they grow with what is read at
+# once, and stay.
 RECEIVE_BUFFER_BYTES: Final = 640 * 1024
 # The shortest interval between two scans for slow transfers, and the growth that shortens it.
 SCAN_SECONDS: Final = 0.05
