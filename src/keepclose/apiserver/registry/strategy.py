@@ -34,8 +34,9 @@ class ObjectWrite:
     """One write: the object that is to be stored, the stored one, and the facts of the request.
 
     Strategies change the raw object `new` in place. Kinds with a struct read it by `read_new`,
-    which decodes it once; from then on spec, status and system metadata change only by the methods
-    below, which change the raw object and the struct together.
+    which decodes it once. From then on the methods below change the raw object and the struct
+    together. The struct does not show what is written into `new` past them: a first status, the
+    generation, metadata that a status update keeps.
     """
 
     def __init__(
@@ -120,7 +121,11 @@ class KindStrategy:
     returns_deleted = False
 
     def set_defaults(self, write: ObjectWrite) -> None:
-        """Set what a client may leave out; the write path does so before owners are recorded."""
+        """Set what a client may leave out.
+
+        Create and update record the owners of fields afterwards; apply, and all writes of
+        events.k8s.io, have recorded them before.
+        """
 
     def prepare_create(self, write: ObjectWrite) -> None:
         """Allocate, drop what may not be set by a create."""

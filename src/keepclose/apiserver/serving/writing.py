@@ -1,8 +1,9 @@
 """Create, update and apply: from the object of a client to the stored one.
 
 A write never awaits between reading the stored object and writing the new one, so no other request
-can intervene. Field managers are recorded after defaulting and before the strategy allocates, as in
-kube-apiserver. A write without a change is answered with the stored object and gets no new version.
+can intervene. Field managers are recorded before the strategy allocates, and, but for apply and
+events.k8s.io, after defaulting, as in kube-apiserver. A write without a change is answered with the
+stored object and gets no new version.
 """
 
 from __future__ import annotations
