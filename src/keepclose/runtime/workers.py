@@ -1,8 +1,9 @@
 """Workers that sync the keys of a queue until they are stopped.
 
-A failed key is requeued after a growing delay, a limited number of times; then it waits for the
-next change. A key that the server delayed (Retry-After) is never given up. A sync that raises an
-unexpected error counts as one failed key and must never stop a worker.
+A failed key is requeued after a growing delay, without end unless `most_retries` limits it; a key
+that is given up waits for its next change. A key that the server delayed (Retry-After) is never
+given up. A sync that raises an unexpected error counts as one failed key and must never stop a
+worker.
 """
 
 from __future__ import annotations
