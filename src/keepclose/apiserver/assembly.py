@@ -212,33 +212,32 @@ class ApiServer:
             raise StartError(_explain_listen_error(settings.host, settings.port, error)) from error
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.url = f"https://{host}:{port}"
-        controllers: list[Callable[[], Awaitable[None]]] = [
-            self._collector.run,
-            self._pod_reaper.run,
-            self._event_expiry.run,
-        ]
+        controllers: dict[str, Callable[[], Awaitable[None]]] = {
+            "garbage collector": self._collector.run,
+            "pod reaper": self._pod_reaper.run,
+            "expiry of Events": self._event_expiry.run,
+        }
         try:
             # NB: before the server is ready, so that the first client finds these objects.
             if settings.makes_own_service:
                 self._kubernetes_service.port = port
                 self._kubernetes_service.reconcile()
-                controllers.append(partial(self._kubernetes_service.run, self.store))
+                run = partial(self._kubernetes_service.run, self.store)
+                controllers["controller of default/kubernetes"] = run
             if settings.runs_controllers:
                 self._namespace_objects.renew_ca()
                 self._namespace_objects.resume()
                 self._service_cidrs.resume()
-                controllers += [
-                    partial(self._namespace_objects.run, self.store),
-                    partial(self._service_cidrs.run, self.store),
-                ]
+                controllers |= {
+                    "controller of namespaces": partial(self._namespace_objects.run, self.store),
+                    "controller of ServiceCIDRs": partial(self._service_cidrs.run, self.store),
+                }
             self._write_kubeconfigs()
         except (BrokenFileError, StatusError, InvalidNodeNameError, OSError, StorageError) as error:
             await self.stop()
             raise StartError(_explain(error)) from error
-        for controller in controllers:
-            self._controllers.start(
-                keep_running(controller, what="controller", after_s=_RETRY_SECONDS)
-            )
+        for name, controller in controllers.items():
+            self._controllers.start(keep_running(controller, what=name, after_s=_RETRY_SECONDS))
 
     async def stop(self) -> None:
         """Stop the controllers, end all connections and close the store."""

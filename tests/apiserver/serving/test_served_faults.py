@@ -99,7 +99,7 @@ async def test_a_full_disk_is_told(api: Served) -> None:
 
 
 async def test_the_collector_survives_a_fault(api: Served) -> None:
-    """When a deletion of the garbage collector fails, it goes on with everything else."""
+    """The log names the garbage collector when it fails, and it goes on with everything else."""
     owner = await api.create(CONFIGMAPS, {"metadata": {"name": "owner"}})
     reference = {
         "apiVersion": "v1",
@@ -115,7 +115,7 @@ async def test_the_collector_survives_a_fault(api: Served) -> None:
         async with asyncio.timeout(PATIENCE):
             while not logs:  # noqa: ASYNC110 - a list cannot be awaited
                 await asyncio.sleep(0.01)
-        assert logs[0]["event"] == "controller failed and is restarted"
+        assert logs[0]["event"] == "garbage collector failed and is restarted"
         assert (await api.call("GET", f"{LEASES}/fine")).status == 200
         await api.create(CONFIGMAPS, {"metadata": {"name": "orphan", **metadata}})
         await api.until_gone(f"{CONFIGMAPS}/orphan")
