@@ -21,9 +21,8 @@ from keepclose.proxy.port_selections import PortSelections, PortState
 from keepclose.proxy.settings import ProxySettings
 from keepclose.routing.reasons import Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
-from keepclose.runtime.pages import PageServer
+from keepclose.runtime.pages import METRICS_TYPE, PageServer
 
-_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _MODE: Final = "nftables"
 
 
@@ -189,7 +188,7 @@ class ProxyPages:
     async def _show_metrics(self, request: web.Request) -> web.Response:
         del request
         await self._refresh()
-        return web.Response(body=self._metrics(), headers={"Content-Type": _METRICS})
+        return web.Response(body=self._metrics(), headers={"Content-Type": METRICS_TYPE})
 
     async def _show_health(self, request: web.Request) -> web.Response:
         del request
