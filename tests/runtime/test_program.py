@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from structlog.testing import capture_logs
 
 from keepclose.runtime.program import Parts, beside, keep_running, run_parts, run_program
 from keepclose.testing.api_server import PATIENCE
@@ -130,8 +131,43 @@ async def test_an_error_while_stopping_is_retrieved() -> None:
     assert reported == []
 
 
+async def test_an_error_of_a_part_that_stops_is_logged() -> None:
+    """The log names the part and has its error; the parts before it stop as well."""
+    recorded = Recorded()
+
+    async def fail_when_cancelled() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            raise ValueError("broken")
+
+    parts = Parts((recorded.run("a"), fail_when_cancelled()))
+    await asyncio.sleep(0)
+    with capture_logs() as logs:
+        await parts.stop()
+    assert [(line["log_level"], line["event"]) for line in logs] == [("error", "part failed")]
+    assert logs[0]["part"].endswith("fail_when_cancelled")
+    assert repr(logs[0]["exc_info"]) == "ValueError('broken')"
+    assert recorded.steps == ["a starts", "a ends"]
+
+
+async def test_an_error_is_raised_or_logged_but_not_both() -> None:
+    """Of two parts that fail at once the error of one is raised, that of the other is logged."""
+    gate = asyncio.Event()
+    gate.set()
+    recorded = Recorded()
+    with capture_logs() as logs, pytest.raises(ValueError, match="broken"):
+        await run_parts((recorded.fail(gate),))
+    assert logs == []
+    with capture_logs() as logs, pytest.raises(ValueError, match="broken") as raised:
+        await run_parts((recorded.fail(gate), recorded.fail(gate)))
+    assert [line["event"] for line in logs] == ["part failed"]
+    assert isinstance(logs[0]["exc_info"], ValueError)
+    assert logs[0]["exc_info"] is not raised.value
+
+
 async def test_a_coroutine_beside_a_block_ends_with_it() -> None:
-    """Also when the block raises; an error of the coroutine is not raised."""
+    """Also when the block raises; an error of the coroutine is logged and not raised."""
     recorded = Recorded()
 
     async def fail_beside() -> None:
@@ -143,8 +179,10 @@ async def test_a_coroutine_beside_a_block_ends_with_it() -> None:
         await fail_beside()
     opened = asyncio.Event()
     opened.set()
-    async with beside(recorded.fail(opened)):
-        await asyncio.sleep(0)
+    with capture_logs() as logs:
+        async with beside(recorded.fail(opened)):
+            await asyncio.sleep(0)
+    assert [line["event"] for line in logs] == ["part failed"]
     assert recorded.steps == ["a starts", "a ends"]
 
 

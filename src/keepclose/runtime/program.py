@@ -115,6 +115,7 @@ class Parts:
         """
         self._are_endless = are_endless
         self._tasks: list[asyncio.Task[Any]] = []
+        self._raised: set[asyncio.Future[Any]] = set()
         for coroutine in coroutines:
             self.start(coroutine)
 
@@ -151,18 +152,27 @@ class Parts:
         # NB: the program would take the cancellation of a part for its own, and end without error.
         if task.cancelled():
             raise RuntimeError("a part of the program was cancelled")
+        if task.exception() is not None:
+            self._raised.add(task)
         task.result()
         if self._are_endless:
             raise RuntimeError("a part of the program ended")
 
     async def stop(self) -> None:
-        """Cancel the parts, the last one first, each before the next; their errors are dropped."""
+        """Cancel the parts, the last one first, each before the next.
+
+        Their errors are logged, apart from those that were raised before.
+        """
         tasks, self._tasks = self._tasks, []
         try:
             while tasks:
                 task = tasks.pop()
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+                error = None if task.cancelled() else task.exception()
+                if error is not None and task not in self._raised:
+                    part = getattr(task.get_coro(), "__qualname__", "")
+                    _log.error("part failed", part=part, exc_info=error)
         finally:
             # NB: some are left only if this was cancelled too.
             for task in tasks:
@@ -180,7 +190,7 @@ async def run_parts(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> None:
 
 @asynccontextmanager
 async def beside(coroutine: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
-    """Run a coroutine for the time of the block; its errors do not end the block."""
+    """Run a coroutine for the time of the block; its errors are logged at the end."""
     part = Parts((coroutine,))
     try:
         yield
