@@ -443,7 +443,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.http_messages:MAX_HELD_BYTES",
+        "apiserver.serving.http_messages:SOFT_HELD_BYTES",
         "bytes",
         "bodies that come in or are read slowly, of all clients together, with buffers of TLS",
         "connections that move less than 1 MiB/s are closed",
@@ -451,7 +451,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        "apiserver.serving.http_messages:MOST_HELD_BYTES",
+        "apiserver.serving.http_messages:HARD_HELD_BYTES",
         "bytes",
         "the same",
         "connections on which nothing moves for 0.25 s are closed",

@@ -110,7 +110,7 @@ def test_readers_of_different_lists_are_dropped(server: Embedded) -> None:
             _put(server, "c0", f"{number}" + "x" * OBJECT_BYTES, method="PUT")
             _connect(server, opened, CONFIGMAPS, 1)
         assert ask(server, "/healthz")[0] == 200
-        bound = http_messages.MAX_HELD_BYTES + READERS * EACH + 60 * MEBIBYTE
+        bound = http_messages.SOFT_HELD_BYTES + READERS * EACH + 60 * MEBIBYTE
         assert peak_bytes(server) - before < bound
 
 
@@ -137,7 +137,7 @@ def test_requests_that_come_slowly_are_bounded(server: Embedded) -> None:
             with contextlib.suppress(OSError):
                 client.sendall(head + b" " * 2_900_000)
         assert ask(server, "/healthz")[0] == 200
-        assert peak_bytes(server) - before < http_messages.MOST_HELD_BYTES + 60 * MEBIBYTE
+        assert peak_bytes(server) - before < http_messages.HARD_HELD_BYTES + 60 * MEBIBYTE
 
 
 class _Frames:
@@ -198,7 +198,7 @@ class _Client:
 
 def test_only_slow_transfers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit a transfer that moves stays, also the largest; one that rests goes."""
-    monkeypatch.setattr(connection_table, "MAX_HELD_BYTES", 100)
+    monkeypatch.setattr(connection_table, "SOFT_HELD_BYTES", 100)
     now = 0.0
     held = Transfers(lambda: now)
     moving, resting, late = _Client(), _Client(), _Client()
@@ -229,7 +229,7 @@ def test_buffers_of_connections_count() -> None:
 
 def test_buffers_of_resting_connections_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only as many as the limit needs, and none whose request is read or answered."""
-    monkeypatch.setattr(connection_table, "MAX_HELD_BYTES", 3 * http_messages.RECEIVE_BUFFER_BYTES)
+    monkeypatch.setattr(connection_table, "SOFT_HELD_BYTES", 3 * http_messages.RECEIVE_BUFFER_BYTES)
     held = Transfers(lambda: 10.0)
     clients = [_Client(resting_since=since) for since in (None, 9.9, 1.0, 2.0, 3.0)]
     for client in clients:
@@ -241,8 +241,8 @@ def test_buffers_of_resting_connections_go_first(monkeypatch: pytest.MonkeyPatch
 
 def test_fast_growth_is_noticed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two scans no more than the stated bytes are added before the next."""
-    monkeypatch.setattr(connection_table, "MAX_HELD_BYTES", 0)
-    monkeypatch.setattr(connection_table, "MOST_HELD_BYTES", 0)
+    monkeypatch.setattr(connection_table, "SOFT_HELD_BYTES", 0)
+    monkeypatch.setattr(connection_table, "HARD_HELD_BYTES", 0)
     now = 0.0
     held = Transfers(lambda: now)
     resting, sending = _Client(), held.receive(_Client())

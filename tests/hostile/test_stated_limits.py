@@ -31,7 +31,7 @@ from reference_limits import LIMITS, show_value, value_of  # noqa: E402 - script
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 PAGE = (ROOT / "docs" / "reference" / "limits.md").read_text()
 # Names that say that something is limited.
-_LIMITING = re.compile(r"_?(MAX|MOST|LONGEST|LARGEST|DEEPEST)(_|$)|_MAX(_|$)|_LIMIT$")
+_LIMITING = re.compile(r"_?(MAX|MOST|SOFT|HARD|LONGEST|LARGEST|DEEPEST)(_|$)|_MAX(_|$)|_LIMIT$")
 # Of the API server, and no limit of what others may ask: a reason for each.
 NO_LIMITS = {
     "apiserver.patch.apply:MAX_ANNOTATIONS": "the limit of annotations, by another name",

@@ -27,13 +27,13 @@ from typing import Final, Protocol
 import structlog
 
 from keepclose.apiserver.serving.http_messages import (
-    MAX_HELD_BYTES,
-    MOST_HELD_BYTES,
+    HARD_HELD_BYTES,
     RECEIVE_BUFFER_BYTES,
     REST_SECONDS,
     SCAN_BYTES,
     SCAN_SECONDS,
     SLOW_BYTES_PER_SECOND,
+    SOFT_HELD_BYTES,
     STALLED_BYTES,
     TRANSFER_GRACE_SECONDS,
     ConnectionLimits,
@@ -303,7 +303,7 @@ class Transfers:
 
     def _drop_slow(self, *, keep: Transfer) -> None:
         """Drop slow clients as long as too many bytes are held."""
-        if self.held <= MAX_HELD_BYTES:
+        if self.held <= SOFT_HELD_BYTES:
             return
         now = self._clock()
         # NB: many clients together may send more than the machine can hold between two intervals.
@@ -311,18 +311,18 @@ class Transfers:
             return
         self._scanned_at, self._scanned_held = now, self.held
         for client in tuple(self._buffers):
-            if self.held <= MAX_HELD_BYTES:
+            if self.held <= SOFT_HELD_BYTES:
                 return
             since = client.resting_since
-            least = REST_SECONDS if self.held > MOST_HELD_BYTES else TRANSFER_GRACE_SECONDS
+            least = REST_SECONDS if self.held > HARD_HELD_BYTES else TRANSFER_GRACE_SECONDS
             if since is not None and now - since >= least and client is not keep.client:
                 self.release_buffers(client)
                 client.drop("slow")
         for transfer in tuple(self._transfers):
-            if self.held <= MAX_HELD_BYTES:
+            if self.held <= SOFT_HELD_BYTES:
                 return
             is_due = transfer.is_slow(now) or (
-                self.held > MOST_HELD_BYTES and transfer.is_idle(now)
+                self.held > HARD_HELD_BYTES and transfer.is_idle(now)
             )
             if is_due and transfer is not keep:
                 self.release(transfer)

@@ -20,9 +20,9 @@ from keepclose.apiserver.auth.authorization import WriteRights
 
 # The limit for incomplete request bodies and unread responses together; above it, transfers slower
 # than SLOW_BYTES_PER_SECOND are dropped.
-MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+SOFT_HELD_BYTES: Final = 64 * 1024 * 1024
 # Above this limit, transfers without progress for REST_SECONDS are dropped as well.
-MOST_HELD_BYTES: Final = 128 * 1024 * 1024
+HARD_HELD_BYTES: Final = 128 * 1024 * 1024
 REST_SECONDS: Final = 0.25
 # The bytes in the buffers of TLS and of the event loop for a client that does not read.
 STALLED_BYTES: Final = 256 * 1024
