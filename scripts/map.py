@@ -91,7 +91,8 @@ def read_imports() -> dict[str, set[str]]:
                 names = [alias.name for alias in node.names]
             for name in names:
                 parts = name.split(".")
-                if parts[0] == "keepclose" and (SOURCE / parts[1]).is_dir():
+                # NB: a plain `import keepclose` names no room.
+                if parts[0] == "keepclose" and parts[1:] and (SOURCE / parts[1]).is_dir():
                     imports[room].add(parts[1])
         imports[room].discard(room)
     return imports

@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 STEPS = re.findall(r"^\d+\. `([\w.]+)`:", PAGE, re.MULTILINE)
 ROOMS = sorted(set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", PAGE)) - set(STEPS))
+sys.path.insert(0, str(ROOT / "scripts"))
+import map as room_map  # noqa: E402 - scripts are no package
+
 TESTING = (ROOT / "docs" / "howto" / "testing.md").read_text()
 
 
@@ -57,6 +60,18 @@ def test_the_map_is_drawn_from_the_imports() -> None:
     """A room or an import that is new changes the picture."""
     command = [sys.executable, str(ROOT / "scripts" / "map.py"), "--check"]
     subprocess.run(command, check=True)
+
+
+def test_an_import_of_the_package_alone_leads_to_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Imports of rooms beside it are found."""
+    for room in ("model", "routing"):
+        (tmp_path / room).mkdir()
+    imports = "import keepclose\nimport keepclose.model\nfrom keepclose import __version__\n"
+    (tmp_path / "routing" / "topology.py").write_text(imports)
+    monkeypatch.setattr(room_map, "SOURCE", tmp_path)
+    assert room_map.read_imports() == {"routing": {"model"}}
 
 
 def test_every_room_is_on_the_map() -> None:
