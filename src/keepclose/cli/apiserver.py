@@ -53,7 +53,9 @@ def apiserver(
     ] = "",
     service_cluster_ip_range: Annotated[
         str,
-        typer.Option(metavar="CIDR[,CIDR]", help="Range of cluster IPs, one for each family."),
+        typer.Option(
+            metavar="CIDR[,CIDR]", help="Range of cluster IPs; or two ranges, one of each family."
+        ),
     ] = "10.96.0.0/16",
     service_node_port_range: Annotated[
         str, typer.Option(metavar="FIRST-LAST", help="Range of node ports.")
