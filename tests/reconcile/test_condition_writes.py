@@ -28,7 +28,7 @@ async def observed(generation: int) -> list[int | None]:
     assert await ConditionWriter(client, cache, clock=clock).write(made, (ACCEPTED,))
     [request] = transport.requests
     sent = msgspec.json.decode(request.body or b"{}")["status"]["conditions"]
-    return [one.get("observedGeneration") for one in sent]
+    return [condition.get("observedGeneration") for condition in sent]
 
 
 async def test_conditions_name_the_generation_they_speak_of() -> None:

@@ -76,24 +76,24 @@ def test_what_is_written_without_a_rival_never_waits() -> None:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[World]:
     """Two zones with a pod in each, and a Service with hints."""
-    async with serving(tmp_path) as api, world(api) as found:
+    async with serving(tmp_path) as api, world(api) as prepared:
         for number, zone in enumerate(("zone-a", "zone-b")):
-            await found.add_node(f"n{number}", zone)
-            await found.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number + 1}")
-        await found.add_service(trafficDistribution="PreferSameZone")
-        yield found
+            await prepared.add_node(f"n{number}", zone)
+            await prepared.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number + 1}")
+        await prepared.add_service(trafficDistribution="PreferSameZone")
+        yield prepared
 
 
 async def undo(cluster: World) -> None:
     """Remove hints whenever they are there, as a controller without our wishes does."""
     while True:
-        for piece in await cluster.slices():
-            if any(one.hints is not None for one in piece.endpoints):
-                bare = tuple(replace(one, hints=None) for one in piece.endpoints)
+        for endpoint_slice in await cluster.slices():
+            if any(endpoint.hints is not None for endpoint in endpoint_slice.endpoints):
+                bare = tuple(replace(endpoint, hints=None) for endpoint in endpoint_slice.endpoints)
                 try:
                     await cluster.client.update(
                         ENDPOINT_SLICES,
-                        replace(piece, endpoints=bare),
+                        replace(endpoint_slice, endpoints=bare),
                         field_manager="rival-controller",
                     )
                 except (Conflict, NotFound):
@@ -118,10 +118,12 @@ async def test_a_rival_is_told_and_given_way_to(cluster: World) -> None:
                     await asyncio.sleep(0.02)
 
                 async def is_told() -> bool:
-                    conditions = {one.type: one for one in await cluster.conditions()}
-                    found = conditions["TrafficDistributionProgrammed"]
+                    conditions = {
+                        condition.type: condition for condition in await cluster.conditions()
+                    }
+                    programmed = conditions["TrafficDistributionProgrammed"]
                     events = [event for event in await cluster.events() if "Contended" in event[1]]
-                    return found.reason == "Contended" and len(events) == 1
+                    return programmed.reason == "Contended" and len(events) == 1
 
                 while not await is_told():  # noqa: ASYNC110 - no event tells
                     await asyncio.sleep(0.02)
@@ -137,7 +139,11 @@ async def test_a_rival_is_told_and_given_way_to(cluster: World) -> None:
         async with asyncio.timeout(2 * PATIENCE):
             while (await cluster.conditions())[1].status != "True":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        assert all(one.hints for piece in await cluster.slices() for one in piece.endpoints)
+        assert all(
+            endpoint.hints
+            for endpoint_slice in await cluster.slices()
+            for endpoint in endpoint_slice.endpoints
+        )
 
 
 @pytest.mark.parametrize(

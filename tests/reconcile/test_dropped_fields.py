@@ -35,17 +35,19 @@ DROPPED = (
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[World]:
     """Two zones with a pod in each, and a Service that prefers the node of its clients."""
-    async with serving(tmp_path, gates=GATES) as api, world(api) as found:
+    async with serving(tmp_path, gates=GATES) as api, world(api) as prepared:
         for number, zone in enumerate(("zone-a", "zone-b")):
-            await found.add_node(f"n{number}", zone)
-            await found.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number + 1}")
-        await found.add_service(trafficDistribution="PreferSameNode")
-        yield found
+            await prepared.add_node(f"n{number}", zone)
+            await prepared.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number + 1}")
+        await prepared.add_service(trafficDistribution="PreferSameNode")
+        yield prepared
 
 
 async def programmed(cluster: World) -> Condition:
     """Return the condition of the Service."""
-    return next(one for one in await cluster.conditions() if one.type == PROGRAMMED)
+    return next(
+        condition for condition in await cluster.conditions() if condition.type == PROGRAMMED
+    )
 
 
 async def sync_often(cluster: World, controller: Controller) -> None:
@@ -63,12 +65,16 @@ async def test_a_dropped_field_is_written_once_and_told(cluster: World) -> None:
     async with cluster.controlled(SETTINGS) as controller:
         await cluster.settle(controller)
         assert cluster.wire.take() == ["POST endpointslices", "PATCH services/status"]
-        found = await programmed(cluster)
-        assert (found.status, found.reason, found.message) == ("False", "FieldDropped", DROPPED)
+        condition = await programmed(cluster)
+        assert (condition.status, condition.reason, condition.message) == (
+            "False",
+            "FieldDropped",
+            DROPPED,
+        )
         await sync_often(cluster, controller)
         assert cluster.wire.take() == []
-        [piece] = await cluster.slices()
-        assert piece.metadata.generation == 1
+        [stored] = await cluster.slices()
+        assert stored.metadata.generation == 1
 
 
 async def test_other_changes_of_the_slice_are_written_all_the_same(cluster: World) -> None:
@@ -80,8 +86,8 @@ async def test_other_changes_of_the_slice_are_written_all_the_same(cluster: Worl
         await cluster.set_pod("p1", ip="10.0.0.2", ready=False)
         await cluster.settle(controller)
         assert cluster.wire.take() == ["PUT endpointslices"]
-        [piece] = await cluster.slices()
-        assert [one.is_ready for one in piece.endpoints] == [True, False]
+        [stored] = await cluster.slices()
+        assert [endpoint.is_ready for endpoint in stored.endpoints] == [True, False]
         assert (await programmed(cluster)).reason == "FieldDropped"
 
 
@@ -111,15 +117,17 @@ async def test_a_server_that_keeps_the_field_again_is_noticed(cluster: World) ->
     settings = replace(SETTINGS, recheck_s=(0.05, 0.05))
     async with cluster.controlled(settings) as controller:
         await cluster.settle(controller)
-        [piece] = await cluster.slices()
-        assert piece.metadata.generation == 1
+        [stored] = await cluster.slices()
+        assert stored.metadata.generation == 1
         cluster.api.server.writer.gates = GATES
         async with asyncio.timeout(PATIENCE):
             while (await programmed(cluster)).status != "True":  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.01)
-        [piece] = await cluster.slices()
-        assert all(one.hints is not None and one.hints.for_nodes for one in piece.endpoints)
-        asked = [one for one in cluster.wire.writes if ("dryRun", "All") in one.query]
+        [stored] = await cluster.slices()
+        assert all(
+            endpoint.hints is not None and endpoint.hints.for_nodes for endpoint in stored.endpoints
+        )
+        asked = [request for request in cluster.wire.writes if ("dryRun", "All") in request.query]
         assert asked
         assert len(controller.services.writer.guard) == 0
 

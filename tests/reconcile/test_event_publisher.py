@@ -30,11 +30,11 @@ SETTINGS = ControllerSettings(
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[World]:
     """Three zones of one node each, and a pod on each."""
-    async with serving(tmp_path) as api, world(api) as found:
+    async with serving(tmp_path) as api, world(api) as prepared:
         for number in range(3):
-            await found.add_node(f"n{number}", f"zone-{'abc'[number]}")
-            await found.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number + 1}")
-        yield found
+            await prepared.add_node(f"n{number}", f"zone-{'abc'[number]}")
+            await prepared.add_pod(f"p{number}", f"n{number}", ip=f"10.0.0.{number + 1}")
+        yield prepared
 
 
 MIRRORING = "endpoint-slice-mirroring-controller"
@@ -45,15 +45,18 @@ async def events_of(
 ) -> list[tuple[str, str, str, int]]:
     """Return type, reason, message and count of all events of a component, oldest first."""
     page = await cluster.client.list_all(EVENTS, namespace="default")
-    found = [one for one in page.items if one.source.component == component]
-    found.sort(key=lambda one: one.metadata.name)
-    return [(one.type, one.reason, one.message, one.count) for one in found]
+    events = [event for event in page.items if event.source.component == component]
+    events.sort(key=lambda event: event.metadata.name)
+    return [(event.type, event.reason, event.message, event.count) for event in events]
 
 
 async def conditions_of(cluster: World) -> dict[str, tuple[str, str]]:
     """Return status and reason of the Service's conditions."""
     service = await cluster.client.get(SERVICES, "web", namespace="default")
-    return {one.type: (one.status, one.reason) for one in service.status.conditions}
+    return {
+        condition.type: (condition.status, condition.reason)
+        for condition in service.status.conditions
+    }
 
 
 async def test_a_topology_event_is_told_once(cluster: World) -> None:
@@ -89,8 +92,12 @@ async def test_a_pod_on_an_unknown_node_is_told_and_mended(cluster: World) -> No
     await cluster.add_pod("p9", "n9", ip="10.0.0.9")
     async with cluster.controlled(SETTINGS) as controller:
         await cluster.settle(controller)
-        [piece] = await cluster.slices()
-        assert [one.addresses[0] for one in piece.endpoints] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+        [endpoint_slice] = await cluster.slices()
+        assert [endpoint.addresses[0] for endpoint in endpoint_slice.endpoints] == [
+            "10.0.0.1",
+            "10.0.0.2",
+            "10.0.0.3",
+        ]
         await controller._recorder.flush()
         [(kind, reason, message, count)] = await events_of(cluster)
         assert (kind, reason) == ("Warning", "FailedToUpdateEndpointSlices")
@@ -101,7 +108,7 @@ async def test_a_pod_on_an_unknown_node_is_told_and_mended(cluster: World) -> No
         assert count == 1 + 2
         await cluster.add_node("n9", "zone-a")
         await cluster.settle(controller)
-        assert sum(len(one.endpoints) for one in await cluster.slices()) == 4
+        assert sum(len(endpoint_slice.endpoints) for endpoint_slice in await cluster.slices()) == 4
 
 
 async def test_conditions_follow_the_wish_and_the_hints(cluster: World) -> None:
@@ -124,7 +131,7 @@ async def test_conditions_follow_the_wish_and_the_hints(cluster: World) -> None:
             "TrafficDistributionAccepted": ("True", "Accepted"),
             "TrafficDistributionProgrammed": ("True", "HintsPopulated"),
         }
-        patches = [one for one in cluster.wire.writes if one.method == "PATCH"]
+        patches = [request for request in cluster.wire.writes if request.method == "PATCH"]
         assert len(patches) == 1
         await cluster.label_node("n0", None)
         await cluster.settle(controller)
@@ -173,21 +180,24 @@ async def test_endpoints_of_a_service_without_selector_are_mirrored(cluster: Wor
     await cluster.client.create(ENDPOINTS, body, namespace="default")
     async with cluster.controlled() as controller:
         await cluster.settle(controller)
-        [piece] = await cluster.slices("ext")
-        assert piece.metadata.labels[MANAGED_BY_LABEL] == MIRRORING_CONTROLLER
-        assert [one.addresses for one in piece.endpoints] == [("192.0.2.1",)]
+        [endpoint_slice] = await cluster.slices("ext")
+        assert endpoint_slice.metadata.labels[MANAGED_BY_LABEL] == MIRRORING_CONTROLLER
+        assert [endpoint.addresses for endpoint in endpoint_slice.endpoints] == [("192.0.2.1",)]
         more = [{"addresses": [{"ip": "192.0.2.2"}], "ports": [{"name": "http", "port": 8080}]}]
         await cluster.change(ENDPOINTS, "ext", {"subsets": more})
         await cluster.settle(controller)
-        [piece] = await cluster.slices("ext")
-        assert [one.addresses for one in piece.endpoints] == [("192.0.2.2",)]
-        await cluster.change(ENDPOINT_SLICES, piece.metadata.name, {"endpoints": []})
+        [endpoint_slice] = await cluster.slices("ext")
+        assert [endpoint.addresses for endpoint in endpoint_slice.endpoints] == [("192.0.2.2",)]
+        await cluster.change(ENDPOINT_SLICES, endpoint_slice.metadata.name, {"endpoints": []})
         await cluster.settle(controller)
-        [piece] = await cluster.slices("ext")
-        assert [one.addresses for one in piece.endpoints] == [("192.0.2.2",)]
+        [endpoint_slice] = await cluster.slices("ext")
+        assert [endpoint.addresses for endpoint in endpoint_slice.endpoints] == [("192.0.2.2",)]
         await cluster.change(SERVICES, "ext", {"spec": {"selector": {"app": "web"}}})
         await cluster.settle(controller)
-        managers = {one.metadata.labels[MANAGED_BY_LABEL] for one in await cluster.slices("ext")}
+        managers = {
+            endpoint_slice.metadata.labels[MANAGED_BY_LABEL]
+            for endpoint_slice in await cluster.slices("ext")
+        }
         assert managers == {"endpointslice-controller.k8s.io"}
 
 
@@ -205,8 +215,11 @@ async def test_addresses_that_cannot_be_mirrored_are_told_once(cluster: World) -
         await cluster.settle(controller)
         await cluster.change(ENDPOINTS, "ext", {"metadata": {"labels": {"touched": "yes"}}})
         await cluster.settle(controller)
-        [piece] = await cluster.slices("ext")
-        assert (len(piece.endpoints), piece.metadata.labels["touched"]) == (3, "yes")
+        [endpoint_slice] = await cluster.slices("ext")
+        assert (len(endpoint_slice.endpoints), endpoint_slice.metadata.labels["touched"]) == (
+            3,
+            "yes",
+        )
         await controller._mirroring_recorder.flush()
         message = (
             "A max of 3 addresses can be mirrored to EndpointSlices per Endpoints subset. "
@@ -257,7 +270,7 @@ async def test_a_namespace_that_is_going_ends_writes_without_a_word(cluster: Wor
         await cluster.settle(controller)
         await controller._recorder.flush()
         page = await cluster.client.list_all(EVENTS)
-        assert [one.message for one in page.items] == []
+        assert [event.message for event in page.items] == []
     await cluster.client.patch(
         SERVICES, "web", {"metadata": {"finalizers": None}}, namespace="going"
     )

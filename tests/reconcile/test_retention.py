@@ -22,8 +22,8 @@ NAMES = ("hints", "hints.forNodes", "hints.forZones", "zone", "nodeName", "condi
 def dropping(names: frozenset[str]) -> Callable[[EndpointSlice], EndpointSlice]:
     """Return a server that drops these fields of endpoints."""
 
-    def store(one: EndpointSlice) -> EndpointSlice:
-        plain: dict[str, Any] = msgspec.to_builtins(one)
+    def store(sent: EndpointSlice) -> EndpointSlice:
+        plain: dict[str, Any] = msgspec.to_builtins(sent)
         for each in plain["endpoints"]:
             for name in names:
                 outer, _, inner = name.partition(".")
@@ -38,7 +38,7 @@ def dropping(names: frozenset[str]) -> Callable[[EndpointSlice], EndpointSlice]:
 
 def hinted(count: int) -> EndpointSlice:
     """Return a slice of so many endpoints with all that an endpoint can have."""
-    found = [
+    endpoints = [
         endpoint(
             f"10.0.0.{number}",
             zone="zone-a",
@@ -48,7 +48,7 @@ def hinted(count: int) -> EndpointSlice:
         )
         for number in range(1, count + 1)
     ]
-    return endpoint_slice(*found, name="web-1")
+    return endpoint_slice(*endpoints, name="web-1")
 
 
 @given(
@@ -83,14 +83,14 @@ def test_a_field_that_is_kept_sets_all_slices_free_that_lost_it() -> None:
     store = dropping(frozenset({"hints.forNodes"}))
     retention = retain_slices()
     slices = [
-        replace(one, metadata=replace(one.metadata, name=f"web-{number}"))
-        for number, one in enumerate([hinted(2)] * 3)
+        replace(item, metadata=replace(item.metadata, name=f"web-{number}"))
+        for number, item in enumerate([hinted(2)] * 3)
     ]
-    for one in slices:
-        assert not retention.note(one.metadata.key, one, store(one))
+    for item in slices:
+        assert not retention.note(item.metadata.key, item, store(item))
     assert len(retention.samples()) == 1
     freed = retention.note(slices[0].metadata.key, slices[0], slices[0])
-    assert set(freed) == {one.metadata.key for one in slices[1:]}
+    assert set(freed) == {item.metadata.key for item in slices[1:]}
     assert len(retention) == 0
 
 
