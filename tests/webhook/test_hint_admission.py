@@ -241,7 +241,7 @@ def test_what_passes_as_it_is(body: dict[str, Any], want_verdict: AdmissionVerdi
             service("web", annotations={TOPOLOGY_MODE: "Auto"}), id="the topology mode Auto"
         ),
         pytest.param(asking(BALANCED, **{TOPOLOGY_MODE: "Auto"}), id="Auto before our wish"),
-        pytest.param(asking("example.dev/Nobody"), id="a heuristic that nobody knows"),
+        pytest.param(asking("example.dev/Nobody"), id="a heuristic that is not installed"),
         pytest.param(asking(**{SUBSETTING: "Prefer"}), id="subsets"),
         pytest.param(
             service("web", annotations={DISTRIBUTION: "PreferSameZone"}, selector=None),
@@ -254,7 +254,7 @@ def test_what_passes_as_it_is(body: dict[str, Any], want_verdict: AdmissionVerdi
     ],
 )
 def test_services_that_are_left_to_the_built_in_controller(one: Service) -> None:
-    """Hints that somebody else writes on their slices stay as they are."""
+    """Hints that another controller writes on their slices stay as they are."""
     hinted = endpoint_slice(at(1, for_zones=("zone-c",)), name="web-1")
     assert ask(seen(one), review(hinted, ONE)) == AdmissionAnswer(AdmissionVerdict.FOREIGN)
 

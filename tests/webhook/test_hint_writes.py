@@ -85,7 +85,7 @@ async def test_only_hints_and_the_version_are_sent() -> None:
 @pytest.mark.parametrize(
     ("answer", "want"),
     [
-        pytest.param(said(409, "Conflict"), Result.STALE, id="somebody wrote first"),
+        pytest.param(said(409, "Conflict"), Result.STALE, id="another client wrote first"),
         pytest.param(said(404, "NotFound"), Result.STALE, id="it is gone"),
         pytest.param(said(403, "Forbidden"), Result.ERROR, id="it may not be written"),
     ],

@@ -97,7 +97,7 @@ def test_namespaces_can_be_chosen() -> None:
 
 
 async def test_the_configuration_is_created_once_and_corrected() -> None:
-    """What is right is not written again; what somebody changed is; labels of others stay."""
+    """What is right is not written again; what another client changed is; its labels stay."""
     stand = Stand()
     assert await stand.registration.ensure()
     assert not await stand.registration.ensure()
@@ -109,7 +109,7 @@ async def test_the_configuration_is_created_once_and_corrected() -> None:
     assert stand.stored["metadata"]["labels"] == {"a": "b"}
 
 
-async def test_an_authority_that_somebody_put_in_stays() -> None:
+async def test_an_authority_that_an_injector_put_in_stays() -> None:
     """Without one of our own, the bundle that an injector wrote is kept."""
     stand = Stand(ca=b"")
     await stand.registration.ensure()

@@ -66,7 +66,7 @@ def test_which_pairs_are_good(
 
 
 async def test_a_client_trusts_the_pair() -> None:
-    """Whoever is told of the authority accepts the certificate, and nobody else does."""
+    """A client that trusts the authority accepts the certificate, and no other client does."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_pair(context, make_pair(("127.0.0.1",), now=time.time()))
     pair = make_pair(("127.0.0.1",), now=time.time())
@@ -141,7 +141,7 @@ async def test_a_pair_that_cannot_be_stored_is_an_error(
 
 
 async def test_all_replicas_have_the_same_pair() -> None:
-    """The first makes it, whoever comes later reads it."""
+    """The first replica makes it, later ones read it."""
     stand = Stand()
     first, second = await asyncio.gather(stand.keep(), stand.keep())
     assert first == second == await stand.keep()

@@ -180,7 +180,7 @@ async def until(is_so: Callable[[], Any]) -> None:
 
 
 async def add_cluster(cluster: World, annotations: dict[str, str], **spec: Any) -> None:
-    """Add three nodes, a Service and a slice that somebody else packed."""
+    """Add three nodes, a Service and a slice that another controller packed."""
     for number, zone in enumerate(ZONES):
         await cluster.add_node(f"n{number}", zone)
     await cluster.add_service("web", annotations=annotations, **spec)
@@ -474,7 +474,7 @@ async def test_services_that_never_asked_are_left_alone(
 async def test_hints_that_are_removed_are_set_again_after_a_wait(
     tmp_path: Path, files: WebhookSettings
 ) -> None:
-    """What somebody writes past the webhook is put right, but not at once."""
+    """What another client writes past the webhook is put right, but not at once."""
     async with serving(tmp_path / "api") as api, world(api) as cluster:
         await add_cluster(cluster, {DISTRIBUTION: "PreferSameZone"})
         async with replica(tmp_path / "api", files) as process:
@@ -490,7 +490,7 @@ async def test_hints_that_are_removed_are_set_again_after_a_wait(
 
 
 async def test_a_service_that_is_gone_is_forgotten(tmp_path: Path, files: WebhookSettings) -> None:
-    """Nothing is written for it, and one of the same name begins anew."""
+    """Nothing is written for it, and one of the same name begins like a new one."""
     async with serving(tmp_path / "api") as api, world(api) as cluster:
         await add_cluster(cluster, {DISTRIBUTION: "PreferSameZone"})
         async with replica(tmp_path / "api", files) as process:
