@@ -2,13 +2,12 @@
 
 A server with other feature gates or versions drops fields. The guard learns what was stored from
 the full answer where a write brings new hints, and else from the watch, which delivers the same
-resource version with another content. `slices.retention` decides which writes are then pointless. A
-dry run checks whether the server stores the fields by now, so that the check changes nothing.
+resource version with another content. `Retention` decides which writes are then pointless. A dry
+run checks whether the server stores the fields by now, so that the check changes nothing.
 
-Which fields of a write the API server does not keep, and which writes are therefore pointless. An
-API server drops fields whose feature gate is off, and an admission webhook may change fields. A
+An API server drops fields whose feature gate is off, and an admission webhook may change fields. A
 controller that compares the desired object with the stored one would then repeat the same write for
-ever. This module remembers the last write that was not kept, and what was stored instead: while the
+ever. `Retention` remembers the last write that was not kept, and what was stored instead: while the
 object is stored like that, the same write is withheld. Any other write goes out with the field, so
 that other changes are never held up and a server that keeps the field again is noticed.
 """
