@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from keepclose.cli.main import app
 from keepclose.cli.options import parse_duration
+from keepclose.proxy.health import listen_here
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +110,54 @@ def test_bad_input_is_refused_in_one_line(arguments: list[str], want: str) -> No
 def test_durations_are_read_as_go_writes_them(text: str, want: float | None) -> None:
     """The form of kube-controller-manager is taken, and nothing else."""
     assert parse_duration(text) == want
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {token: t}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        pytest.param(
+            ["--metrics-address=127.0.0.1:{port}"],
+            "--metrics-address: cannot listen at 127.0.0.1:{port}: Address already in use; "
+            "choose another address, or none to serve no pages",
+            id="of the pages",
+        ),
+        pytest.param(
+            [
+                "--mode=webhook",
+                "--webhook-url=https://192.0.2.7:9443",
+                "--metrics-address=127.0.0.1:{port}",
+            ],
+            "--metrics-address: cannot listen at 127.0.0.1:{port}: Address already in use; "
+            "choose another address, or none to serve no pages",
+            id="of the pages of a webhook",
+        ),
+        pytest.param(
+            ["--metrics-address=no-such-host.invalid:80"],
+            "--metrics-address: cannot listen at no-such-host.invalid:80: ",
+            id="of no machine",
+        ),
+    ],
+)
+def test_an_address_at_which_it_cannot_listen(
+    options: list[str], want: str, tmp_path: Path
+) -> None:
+    """The error gives option, address and reason in words, without the number of the error."""
+    config = tmp_path / "kubeconfig"
+    config.write_text(KUBECONFIG)
+    with listen_here("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        arguments = [option.format(port=port) for option in options]
+        result = CliRunner().invoke(app, ["controller", f"--kubeconfig={config}", *arguments])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {want.format(port=port)}")
+    assert "Errno" not in result.stderr

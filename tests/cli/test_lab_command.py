@@ -234,7 +234,8 @@ def test_exec_names_an_unknown_place(tmp_path: Path) -> None:
     assert result.exit_code == 3
     assert (
         result.stderr
-        == "error: no place is called 'n2'; there are n1, outside, client/NODE and pods\n"
+        == "error: no node or pod is called 'n2'; name a node (n1), client/NODE for its clients, "
+        "a pod, or outside\n"
     )
 
 

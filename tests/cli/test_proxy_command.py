@@ -131,6 +131,7 @@ async def test_the_status(tmp_path: Path, port: int) -> None:
             try:
                 code, out, errors = await show("web", *address)
                 missing = await show("default/absent", *address)
+                empty = await show("-n", "absent", *address)
             finally:
                 await pages.stop()
         assert (code, errors) == (0, "")
@@ -143,7 +144,11 @@ async def test_the_status(tmp_path: Path, port: int) -> None:
         assert "  went to  zone-a 75.0% (30), zone-b 25.0% (10)" in lines
         assert (missing[0], missing[2]) == (
             3,
-            "error: no such Service is routed on this node\n",
+            "error: no Service default/absent is routed on this node\n",
+        )
+        assert (empty[0], empty[2]) == (
+            3,
+            "error: no Service in absent is routed on this node\n",
         )
         code, out, errors = await show(*address)
         assert (code, out) == (4, "")

@@ -613,5 +613,6 @@ def test_without_the_extra_files_still_work(tmp_path: Path) -> None:
     done = without_extra("--dataset", "kep2004-small")
     assert done.returncode == 2
     assert done.stderr == (
-        "error: data set kep2004-small needs numpy and numba\n       pip install numpy numba\n"
+        "error: data set kep2004-small needs numpy and numba\n"
+        "       install keepclose with its extra [sim], as docs/howto/install.md shows\n"
     )

@@ -119,7 +119,8 @@ async def test_a_health_port_that_is_taken(tmp_path: Path) -> None:
             address = ListenAddress("127.0.0.1", taken.getsockname()[1])
             writer = RecordingWriter()
             async with served(api, writer, ProxyHostSettings("auto", None, address)) as said:
-                assert said[1].startswith("health not served yet ([Errno 98]")
+                assert said[1].startswith("health not served yet (cannot listen at 127.0.0.1:")
+                assert said[1].endswith(": Address already in use)")
                 while not writer.applied:  # noqa: ASYNC110 - a recorder tells nobody
                     await asyncio.sleep(0.01)
 

@@ -217,7 +217,9 @@ def test_missing_numpy_is_said_with_its_remedy(name: str, monkeypatch: pytest.Mo
     """Generated sets need numpy, and say how to get it."""
     monkeypatch.setitem(sys.modules, "numpy", None)
 
-    with pytest.raises(MissingExtraError, match="pip install numpy numba") as caught:
+    with pytest.raises(
+        MissingExtraError, match=r"needs numpy and numba; install keepclose with its extra \[sim\]"
+    ) as caught:
         open_dataset(name)
 
     assert name in str(caught.value)

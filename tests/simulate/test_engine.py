@@ -281,7 +281,9 @@ def test_missing_compiler_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatc
     """Asking for compiled code in vain names the packages to install."""
     monkeypatch.setitem(sys.modules, "numba", None)
 
-    with pytest.raises(MissingExtraError, match="pip install numpy numba"):
+    with pytest.raises(
+        MissingExtraError, match=r"needs numpy and numba; install keepclose with its extra \[sim\]"
+    ):
         run_simulation(SMALL_REGIONS, [find_algorithm("local")], compiled=True)
 
 

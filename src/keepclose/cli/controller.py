@@ -297,7 +297,7 @@ def _run(
     from keepclose.kube.auth.kubeconfig import load_connection_settings
     from keepclose.kube.errors import ConfigError
     from keepclose.kube.leader_election import LeadershipLost
-    from keepclose.runtime.pages import ListenAddress
+    from keepclose.runtime.pages import ListenAddress, ListenError
 
     log_to_standard_error()
     try:
@@ -324,10 +324,13 @@ def _run(
         )
     except ConfigError as error:
         fail(str(error))
+    except ListenError as error:
+        if webhook is not None and error.address == (webhook.host, webhook.port):
+            fail(f"--webhook-address: {error}; choose another address")
+        fail(f"--metrics-address: {error}; choose another address, or none to serve no pages")
     except BrokenPipeError:
         raise
     except OSError as error:
-        option = "--metrics-address" if webhook is None else "--metrics-address, --webhook-address"
-        fail(f"{option}: {error}; choose another, or none")
+        fail(str(error))
     except LeadershipLost as error:
         fail(str(error), code=1)

@@ -54,7 +54,7 @@ class ExitCode(IntEnum):
     """A command that looks for faults found one."""
     BAD_INPUT = 2
     NOTHING = 3
-    """The object that the user named does not exist."""
+    """Nothing was found: the named object does not exist, or the files hold none of its kind."""
     UNREACHABLE = 4
     PRIVILEGE = 5
     UNWRITABLE = 74

@@ -278,7 +278,8 @@ def execute(
         str,
         typer.Argument(
             metavar="NODE|POD|outside",
-            help="The network to enter; client/NODE is that of a node's clients.",
+            help="The network to enter; client/NODE is that of a node's clients. A pod is NAME, "
+            "pod/NAME or NAMESPACE/NAME.",
         ),
     ],
     command: Annotated[
@@ -291,7 +292,7 @@ def execute(
     """Run a command in the network of a node, pod or outside.
 
     Outside is a host that is no node. Files and processes are those of this machine. Exit codes:
-    those of the command, 3 no such network, 4 no cluster runs, 5 no packets or no permission.
+    those of the command, 3 no such node or pod, 4 no cluster runs, 5 no packets or no permission.
     """
     from keepclose.lab.access import LabRefusal
     from keepclose.lab.cluster.handlers import find_place

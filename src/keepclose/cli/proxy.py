@@ -249,6 +249,7 @@ def _run(
     from keepclose.proxy.nft.select_writer import NftablesUnavailableError
     from keepclose.proxy.nft.writer import NftError
     from keepclose.proxy.settings import proxy_settings_warnings
+    from keepclose.runtime.pages import ListenError
 
     writer_name: WriterName = writer.value
     try:
@@ -299,10 +300,12 @@ def _run(
         fail(f"the cluster did not answer in time: {error}", code=ExitCode.UNREACHABLE)
     except NftError as error:
         fail(f"rules could not be written: {error}", code=1)
+    except ListenError as error:
+        fail(f"--metrics-bind-address: {error}; choose another address, or none to serve no pages")
     except BrokenPipeError:
         raise
     except OSError as error:
-        fail(f"--metrics-bind-address or --healthz-bind-address: {error}; choose another, or none")
+        fail(str(error))
 
 
 def _show_transaction(text: str) -> None:

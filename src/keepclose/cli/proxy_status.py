@@ -69,7 +69,8 @@ def status(
     else:
         _print(proxy_status)
     if not proxy_status.services and (service or namespace):
-        fail("no such Service is routed on this node", code=ExitCode.NOTHING)
+        asked = "/".join(filter(None, (namespace, service))) if service else f"in {namespace}"
+        fail(f"no Service {asked} is routed on this node", code=ExitCode.NOTHING)
     if any(family.failing for family in proxy_status.families.values()):
         sys.exit(1)
 

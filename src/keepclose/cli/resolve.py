@@ -88,7 +88,7 @@ def resolve(
 
     Mechanism, slices and hints, and the endpoints that every node would use. EndpointSlices in the
     files are the state to start from. Writes nothing and asks no cluster. Exit codes: 0 fine, 2 bad
-    input, 3 no such object.
+    input, 3 nothing found.
     """
     from keepclose.advise.resolution import resolve_services as resolve_inventory
     from keepclose.cli.manifests.objects import load_manifests

@@ -27,7 +27,7 @@ from aiohttp import web
 from keepclose.kube.clock import Clock
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
-from keepclose.runtime.pages import PageServer
+from keepclose.runtime.pages import PageServer, naming_address
 
 TO_BE_DELETED_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
 HEADERS: Final = {
@@ -195,8 +195,10 @@ class HealthServer:
         self._server = PageServer(app)
 
     async def start(self, host: str, port: int) -> int:
-        """Start to listen and return the port; raises OSError."""
-        return await self._server.start_on(self._listen(host, port))
+        """Start to listen and return the port; raises ListenError."""
+        with naming_address(host, port):
+            listener = self._listen(host, port)
+        return await self._server.start_on(listener)
 
     async def start_eventually(self, host: str, port: int) -> int:
         """Retry every few seconds until the port is free; return the port."""

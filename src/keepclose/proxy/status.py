@@ -21,7 +21,7 @@ from keepclose.proxy.port_selections import PortSelections, PortState
 from keepclose.proxy.settings import ProxySettings
 from keepclose.routing.reasons import Reason
 from keepclose.routing.selection import Outcome, PacketVerdict
-from keepclose.runtime.pages import METRICS_TYPE, PageServer
+from keepclose.runtime.pages import METRICS_TYPE, PageServer, naming_address
 
 _MODE: Final = "nftables"
 
@@ -178,8 +178,10 @@ class ProxyPages:
         self._server = PageServer(app)
 
     async def start(self, host: str, port: int) -> int:
-        """Start to listen and return the port; raises OSError."""
-        return await self._server.start_on(self._listen(host, port))
+        """Start to listen and return the port; raises ListenError."""
+        with naming_address(host, port):
+            listener = self._listen(host, port)
+        return await self._server.start_on(listener)
 
     async def stop(self) -> None:
         """Stop listening."""

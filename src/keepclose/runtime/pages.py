@@ -7,8 +7,10 @@ API server, so that a slow API server never makes a process look dead.
 
 from __future__ import annotations
 
+import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from socket import socket
 from typing import Final, NamedTuple
 
@@ -32,6 +34,30 @@ class ListenAddress(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class ListenError(OSError):
+    """A server cannot listen at its address; the message gives address and reason."""
+
+    def __init__(self, address: ListenAddress, error: OSError) -> None:
+        # NB: the message of asyncio repeats the address, and gives the reason in brackets.
+        is_of_the_kernel = error.errno is not None and error.errno > 0
+        reason = os.strerror(error.errno or 0) if is_of_the_kernel else error.strerror or str(error)
+        super().__init__(f"cannot listen at {address}: {reason}")
+        self.errno = error.errno
+        self.address = address
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@contextmanager
+def naming_address(host: str, port: int) -> Iterator[None]:
+    """Turn an OSError of the block into a ListenError of this address."""
+    try:
+        yield
+    except OSError as error:
+        raise ListenError(ListenAddress(host, port), error) from error
+
+
 class PageServer:
     """Serves an application from `start` to `stop`."""
 
@@ -42,9 +68,10 @@ class PageServer:
         )
 
     async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
-        """Listen, and return the port; raise OSError when the address is not available."""
+        """Listen, and return the port; raise ListenError when the address is not available."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
+        with naming_address(host, port):
+            await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
         bound: int = self._runner.addresses[0][1]
         return bound
 

@@ -29,10 +29,11 @@ _BITS: Final = 2**64 - 1
 class MissingExtraError(RuntimeError):
     """A feature needs packages that are not installed."""
 
-    fix = "pip install numpy numba"
+    # NB: keepclose is on no package index, so no single command installs the extra everywhere.
+    fix = "install keepclose with its extra [sim], as docs/howto/install.md shows"
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what} needs numpy and numba; install them with: {self.fix}")
+        super().__init__(f"{what} needs numpy and numba; {self.fix}")
 
 
 class UnknownDataSetError(ValueError):

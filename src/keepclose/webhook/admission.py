@@ -318,7 +318,7 @@ class Webhook:
         load_pair(self._context, pair)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port; raise OSError when the address is not available."""
+        """Listen, and return the port; raise ListenError when the address is not available."""
         return await self._server.start(host, port, tls=self._context)
 
     async def stop(self) -> None:

@@ -26,6 +26,8 @@ FDS = {
         pytest.param("client/n1", 5, id="the client on a node"),
         pytest.param("web-1", 6, id="a pod without its namespace"),
         pytest.param("other/db", 8, id="a pod with its namespace"),
+        pytest.param("pod/web-1", 6, id="a pod as kubectl names it"),
+        pytest.param("pods/web-1", 6, id="a pod as kubectl may be told of it"),
     ],
 )
 def test_finding(name: str, want: int) -> None:
@@ -40,15 +42,22 @@ def test_finding(name: str, want: int) -> None:
             "db", "several pods are called 'db': default/db, other/db", 2, id="two pods of a name"
         ),
         pytest.param(
+            "pod/db",
+            "several pods are called 'db': default/db, other/db",
+            2,
+            id="two pods of a name, as kubectl names them",
+        ),
+        pytest.param(
             "web-2",
-            "no place is called 'web-2'; there are n1, outside, client/NODE and pods; "
-            "did you mean default/web-1?",
+            "no node or pod is called 'web-2'; name a node (n1), client/NODE for its clients, "
+            "a pod, or outside; did you mean default/web-1?",
             3,
             id="close to a pod",
         ),
         pytest.param(
             "x",
-            "no place is called 'x'; there are n1, outside, client/NODE and pods",
+            "no node or pod is called 'x'; name a node (n1), client/NODE for its clients, "
+            "a pod, or outside",
             3,
             id="close to nothing",
         ),

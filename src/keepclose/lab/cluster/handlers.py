@@ -65,23 +65,27 @@ def is_mapped(uid_map: str) -> bool:
 def find_place(fds: dict[str, int], name: str) -> int:
     """Return the file descriptor of a network namespace by the name of its node or pod.
 
-    A pod may be named without its Kubernetes namespace. Raises LabRefusal with close names.
+    A pod may be named without its Kubernetes namespace, or as kubectl names it: pod/NAME. Raises
+    LabRefusal with close names.
     """
     if name in fds:
         return fds[name]
     pods = [full for full in fds if "/" in full and not full.startswith("client/")]
-    named = [full for full in pods if full.partition("/")[2] == name]
+    short = name.removeprefix("pod/").removeprefix("pods/")
+    named = [full for full in pods if full.partition("/")[2] == short]
     if len(named) == 1:
         return fds[named[0]]
     if named:
-        raise LabRefusal(f"several pods are called {name!r}: {', '.join(sorted(named))}", code=2)
+        raise LabRefusal(f"several pods are called {short!r}: {', '.join(sorted(named))}", code=2)
     full_names = {full.partition("/")[2]: full for full in pods} | {full: full for full in fds}
-    close = get_close_matches(name, full_names, n=1)
-    there = sorted(full for full in fds if "/" not in full)
+    close = get_close_matches(short, full_names, n=1)
+    there = sorted(full for full in fds if "/" not in full and full != _OUTSIDE)
     shown = ", ".join(there[:_SHOWN]) + (" ..." if len(there) > _SHOWN else "")
     hint = f"; did you mean {full_names[close[0]]}?" if close else ""
     raise LabRefusal(
-        f"no place is called {name!r}; there are {shown}, client/NODE and pods{hint}", code=3
+        f"no node or pod is called {name!r}; name a node ({shown}), client/NODE for its clients, "
+        f"a pod, or outside{hint}",
+        code=3,
     )
 
 
