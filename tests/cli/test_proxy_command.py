@@ -14,8 +14,9 @@ import yaml
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
+from keepclose.cli.proxy_status import _uses
 from keepclose.proxy.settings import ProxySettings
-from keepclose.proxy.status import ProxyPages
+from keepclose.proxy.status import PortStatus, ProxyPages
 from keepclose.testing.api_server import serving
 from keepclose.testing.recording_writer import RecordingWriter
 from support.ports import reserved_port
@@ -153,6 +154,36 @@ async def test_the_status(tmp_path: Path, port: int) -> None:
         code, out, errors = await show(*address)
         assert (code, out) == (4, "")
         assert errors.startswith(f"error: no proxy answers at {address[1]}: [Errno 111] Connection")
+
+
+@pytest.mark.parametrize(
+    ("internal", "external", "want"),
+    [
+        pytest.param("reject", "", "rejected, no endpoint", id="no endpoint"),
+        pytest.param("drop", "", "dropped, no endpoint on this node", id="a Local policy"),
+        pytest.param(
+            "0 endpoints",
+            "drop",
+            "0 endpoints of 0, from outside dropped, no endpoint on this node",
+            id="a Local policy from outside",
+        ),
+    ],
+)
+def test_what_happens_without_endpoints(internal: str, external: str, want: str) -> None:
+    """The status says in words what happens to connections that find no endpoint."""
+    port = PortStatus(
+        family="IPv4",
+        name="http",
+        protocol="TCP",
+        cluster_ip="10.96.0.10",
+        port=80,
+        mode="Everywhere",
+        internal=internal,
+        external=external,
+        endpoints=(),
+        reasons=(),
+    )
+    assert _uses(port) == want
 
 
 @pytest.mark.parametrize("address", ["10249", "localhost:http", "127.0.0.1:65536", ""])

@@ -30,6 +30,11 @@ _MODES: Final = {
     "TopologyKeys": "topology keys",
 }
 
+_VERDICTS: Final = {
+    "reject": "rejected, no endpoint",
+    "drop": "dropped, no endpoint on this node",
+}
+
 
 def status(
     service: Annotated[
@@ -171,10 +176,14 @@ def _title(port: PortStatus) -> str:
 
 
 def _uses(port: PortStatus) -> str:
-    text = port.internal
+    text = _describe(port.internal, len(port.endpoints))
     if port.external and port.external != port.internal:
-        text += f", from outside {port.external}"
-    return f"{text} of {len(port.endpoints)}" if port.internal.endswith(("t", "s")) else text
+        text += f", from outside {_describe(port.external, len(port.endpoints))}"
+    return text
+
+
+def _describe(outcome: str, endpoints: int) -> str:
+    return _VERDICTS.get(outcome) or f"{outcome} of {endpoints}"
 
 
 def _zones(port: PortStatus) -> list[str]:
