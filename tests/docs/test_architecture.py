@@ -85,10 +85,11 @@ def test_every_room_is_on_the_map() -> None:
 def test_the_examples_of_the_fakes_run(tmp_path: Path) -> None:
     """The tests on the page about testing pass as they stand."""
     examples = re.findall(r"```python\n(.*?)```", TESTING, re.DOTALL)
-    assert len(examples) == 2
+    assert len(examples) == 3
     for number, example in enumerate(examples):
         (tmp_path / f"test_example_{number}.py").write_text(example)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    [settings] = re.findall(r"```ini\n# pytest.ini\n(.*?)```", TESTING, re.DOTALL)
+    (tmp_path / "pytest.ini").write_text(settings)
     subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)], check=True
     )

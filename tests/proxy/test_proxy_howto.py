@@ -24,7 +24,7 @@ def blocks() -> list[list[str]]:
 
 def run(one: RunningProxy, line: str, data: Path) -> str:
     """Run a command of the page on the node and return what it prints; it must succeed."""
-    command = line.replace("~/cluster", str(data))
+    command = line.replace("~/proxy-cluster", str(data))
     done = subprocess.run(
         one.node.namespace.command("bash", "-euc", command),
         capture_output=True,
@@ -58,7 +58,7 @@ async def test_the_commands_of_the_page(tmp_path: Path) -> None:
             one = proxies["n1"]
             web = await cluster.add_service()
             await cluster.set_endpoints(plain(bed.pods[0].address, "zone-a", "n1"))
-            command = start.replace("~/cluster", str(data))
+            command = start.replace("~/proxy-cluster", str(data))
             program, *arguments = command.split()
             with one.node.namespace.running([ROOT / program, *arguments], one.log):
                 async with asyncio.timeout(180):

@@ -25,7 +25,9 @@ def test_the_first_commands_of_the_page(tmp_path: Path) -> None:
     script = "\n".join(["trap 'kill %1; wait' EXIT", f"{server} &", ready, apply, dry_run])
     with namespaces_or_skip("page") as [inside]:
         done = subprocess.run(
-            inside.command("bash", "-euc", script.replace("~/cluster", str(tmp_path / "data"))),
+            inside.command(
+                "bash", "-euc", script.replace("~/proxy-cluster", str(tmp_path / "data"))
+            ),
             capture_output=True,
             text=True,
             check=False,
