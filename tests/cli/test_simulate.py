@@ -614,5 +614,5 @@ def test_without_the_extra_files_still_work(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr == (
         "error: data set kep2004-small needs numpy and numba\n"
-        "       install keepclose with its extra [sim], as docs/howto/install.md shows\n"
+        "       install the wheel of keepclose with its extra [sim]: docs/howto/install.md\n"
     )

@@ -218,7 +218,8 @@ def test_missing_numpy_is_said_with_its_remedy(name: str, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "numpy", None)
 
     with pytest.raises(
-        MissingExtraError, match=r"needs numpy and numba; install keepclose with its extra \[sim\]"
+        MissingExtraError,
+        match=r"needs numpy and numba; install the wheel of keepclose with its extra \[sim\]",
     ) as caught:
         open_dataset(name)
 

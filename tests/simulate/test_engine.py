@@ -282,7 +282,8 @@ def test_missing_compiler_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "numba", None)
 
     with pytest.raises(
-        MissingExtraError, match=r"needs numpy and numba; install keepclose with its extra \[sim\]"
+        MissingExtraError,
+        match=r"needs numpy and numba; install the wheel of keepclose with its extra \[sim\]",
     ):
         run_simulation(SMALL_REGIONS, [find_algorithm("local")], compiled=True)
 

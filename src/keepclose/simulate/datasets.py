@@ -30,7 +30,7 @@ class MissingExtraError(RuntimeError):
     """A feature needs packages that are not installed."""
 
     # NB: keepclose is on no package index, so no single command installs the extra everywhere.
-    fix = "install keepclose with its extra [sim], as docs/howto/install.md shows"
+    fix = "install the wheel of keepclose with its extra [sim]: docs/howto/install.md"
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} needs numpy and numba; {self.fix}")
