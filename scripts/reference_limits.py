@@ -42,6 +42,7 @@ _INCOMING: Final = "apiserver.http.request_parser"
 _STORE: Final = "apiserver.storage.store"
 _PATCHES: Final = "apiserver.patch.json_patch"
 _SLICES: Final = "model.endpointslice.validation"
+_PAGES: Final = "runtime.pages"
 LIMITS: Final = (
     Limit(SERVER, f"{_INCOMING}:MAX_BODY_BYTES", "bytes", "body of a request", "413", SAME),
     Limit(
@@ -575,6 +576,50 @@ LIMITS: Final = (
         "bytes",
         "an AdmissionReview that the webhook reads",
         "413; the API server admits the slice without hints",
+    ),
+    Limit(
+        CLIENT,
+        f"{_PAGES}:MAX_PAGE_CONNECTIONS",
+        "count",
+        "connections to a server of pages or to the webhook, or a quarter of the files beyond 100"
+        " that may be open",
+        "the oldest one without an answer is closed, or else the longest idle one",
+    ),
+    Limit(
+        CLIENT,
+        f"{_PAGES}:PAGE_HEAD_SECONDS",
+        "seconds",
+        "time until the headers of a request to them are complete, and before that the TLS"
+        " handshake",
+        "connection closed",
+    ),
+    Limit(
+        CLIENT,
+        f"{_PAGES}:PAGE_REQUEST_SECONDS",
+        "seconds",
+        "time from then until the body is complete and the answer read",
+        "connection closed",
+    ),
+    Limit(
+        CLIENT,
+        f"{_PAGES}:PAGE_IDLE_SECONDS",
+        "seconds",
+        "time without a request on a connection to them",
+        "connection closed",
+    ),
+    Limit(
+        CLIENT,
+        f"{_PAGES}:MAX_PAGE_BYTES",
+        "bytes",
+        "incomplete requests and unread answers of all connections to one of them",
+        "the connections on which nothing moves for the longest time are closed",
+    ),
+    Limit(
+        CLIENT,
+        f"{_PAGES}:PAGE_LOG_SECONDS",
+        "seconds",
+        "interval between two log lines about rejected clients, for each reason",
+        "the next line has the number of those since the last",
     ),
     Limit(
         CLIENT,

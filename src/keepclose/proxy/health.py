@@ -14,6 +14,7 @@ once and retried at every sync; it never affects another Service. Sockets open t
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import socket
@@ -27,7 +28,7 @@ from aiohttp import web
 from keepclose.kube.clock import Clock
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
-from keepclose.runtime.pages import PageServer, naming_address
+from keepclose.runtime.pages import PageConnections, PageServer, naming_address
 
 TO_BE_DELETED_TAINT: Final = "ToBeDeletedByClusterAutoscaler"
 HEADERS: Final = {
@@ -249,10 +250,10 @@ def render_check(service: NamespacedName, endpoints: int, *, proxy_healthy: bool
 class _HealthCheck:
     """The listeners of one Service and its number of local endpoints."""
 
-    def __init__(self, port: int, addresses: tuple[str, ...], runner: web.ServerRunner) -> None:
+    def __init__(self, port: int, addresses: tuple[str, ...], server: PageServer) -> None:
         self.port = port
         self.addresses = addresses
-        self.runner = runner
+        self.server = server
         self.endpoints = 0
 
 
@@ -274,6 +275,8 @@ class HealthChecks:
         self._is_proxy_healthy = is_proxy_healthy
         self._on_failure = on_failure
         self._listen = listen
+        # NB: shared, so that many Services do not multiply the limit of connections.
+        self._connections = PageConnections()
         self._checks: dict[NamespacedName, _HealthCheck] = {}
         self._reported: dict[NamespacedName, str] = {}
 
@@ -298,7 +301,7 @@ class HealthChecks:
             if ports.get(service) != check.port or check.addresses != self._addresses:
                 _log.info("health check closed", service=str(service), port=check.port)
                 del self._checks[service]
-                await check.runner.cleanup()
+                await check.server.stop()
         self._reported = {
             service: message for service, message in self._reported.items() if service in ports
         }
@@ -316,23 +319,24 @@ class HealthChecks:
         async def respond(_request: web.BaseRequest) -> web.StreamResponse:
             return self._respond(service)
 
-        runner = web.ServerRunner(
-            web.Server(respond, access_log=None), handle_signals=False, shutdown_timeout=1.0
-        )
-        await runner.setup()
-        try:
-            if not self._addresses:
-                raise OSError("the node has none of the addresses of node ports")  # noqa: TRY301
-            for address in self._addresses:
-                await web.SockSite(runner, self._listen(address, port)).start()
-        except (OSError, OverflowError) as error:
-            # NB: a number out of range raises OverflowError, a port in use raises OSError.
-            await runner.cleanup()
-            self._report_failure(service, port, str(error))
-            return
+        with contextlib.ExitStack() as cleanup:
+            try:
+                if not self._addresses:
+                    raise OSError("the node has none of the addresses of node ports")  # noqa: TRY301
+                listening = [
+                    cleanup.enter_context(self._listen(address, port))
+                    for address in self._addresses
+                ]
+            except (OSError, OverflowError) as error:
+                # NB: a number out of range raises OverflowError, a port in use raises OSError.
+                self._report_failure(service, port, str(error))
+                return
+            cleanup.pop_all()
+        server = PageServer(web.Server(respond), connections=self._connections)
+        await server.start_on(*listening)
         _log.info("health check opened", service=str(service), port=port)
         self._reported.pop(service, None)
-        self._checks[service] = _HealthCheck(port, self._addresses, runner)
+        self._checks[service] = _HealthCheck(port, self._addresses, server)
 
     def _report_failure(self, service: NamespacedName, port: int, error: str) -> None:
         message = f'node {self._node} failed to start healthcheck "{service}" on port {port}: '

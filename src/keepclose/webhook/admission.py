@@ -351,6 +351,5 @@ class Webhook:
     async def _review(self, request: web.Request) -> web.Response:
         response = await self.review(await request.read())
         if response is None:
-            _log.warning("request without an AdmissionReview", peer=request.remote)
             return web.Response(status=400, text="the body must be an AdmissionReview")
         return web.Response(body=response, content_type=_JSON)
