@@ -57,7 +57,7 @@ _SELECT: Final = "SELECT * FROM log ORDER BY version"
 _MAX_GAPS: Final = 20
 _COLUMNS: Final = 9
 
-_logger = structlog.get_logger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 class RecoverySummary(NamedTuple):
@@ -219,7 +219,7 @@ def salvage(path: Path, damage: DamagedError) -> None:
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     create_file(path, (*summary, summary.checksum({})), current)
-    _logger.warning(
+    _log.warning(
         "store recovered from damaged files",
         damage=str(damage.what),
         objects=len(current),

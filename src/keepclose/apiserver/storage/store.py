@@ -74,7 +74,7 @@ _COMPACTION_BYTES: Final = 4 << 20
 # After this many bytes of writes the total of all histories is checked.
 _SUM_EVERY_BYTES: Final = 1 << 20
 
-_logger = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 class Store:
@@ -364,7 +364,7 @@ class Store:
                 # The write itself is durable. Old rows only take space.
                 self._compact_at = len(self._dropped) + _COMPACTION_STEP
                 self._compact_at_bytes = self._dropped_bytes + _COMPACTION_BYTES
-                _logger.warning("compaction of the store failed", error=str(error))
+                _log.warning("compaction of the store failed", error=str(error))
 
     def _append(self, log: Log, changes: Sequence[StoredChange]) -> None:
         try:
@@ -381,7 +381,7 @@ class Store:
             try:
                 log.shrink()
             except StorageError as error:
-                _logger.warning("shrinking the files of the store failed", error=str(error))
+                _log.warning("shrinking the files of the store failed", error=str(error))
             log.refill_reserve()
 
     def _horizon(self) -> float:
