@@ -68,7 +68,8 @@ class Workers(Generic[_K]):
         """
         self._queue = queue
         self._sync = sync
-        self._log = _log.bind(kind=kind) if kind else _log
+        # NB: not bound to the logger, which would keep the output stream of this moment.
+        self._labels = {"kind": kind} if kind else {}
         self._number = number
         self._most_retries = most_retries
         self._clock = clock
@@ -139,10 +140,10 @@ class Workers(Generic[_K]):
             result = Result.STALE
         except KubeError as error:
             wait_s = (error.retry_after or 0.0) if isinstance(error, ApiError) else 0.0
-            self._log.warning("sync failed", key=str(key), error=str(error))
+            _log.warning("sync failed", **self._labels, key=str(key), error=str(error))
             result = Result.ERROR
         except Exception:  # noqa: BLE001 - logged, and the key is requeued
-            self._log.exception("sync failed", key=str(key))
+            _log.exception("sync failed", **self._labels, key=str(key))
             result = Result.ERROR
         self._on_synced(key, result, self._clock.monotonic() - started)
         wait_s = max(wait_s, self._take_wait(key))
@@ -153,5 +154,5 @@ class Workers(Generic[_K]):
         elif wait_s > 0 or self._queue.failures(key) < self._most_retries:
             self._queue.retry(key, at_least_s=wait_s)
         else:
-            self._log.warning("key given up until its next change", key=str(key))
+            _log.warning("key given up until its next change", **self._labels, key=str(key))
             self._queue.forget(key)
