@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from keepclose.model.acknowledgements import HintLevel
-from keepclose.model.endpointslice.types import Endpoint
+from keepclose.model.endpointslice.types import Endpoint, EndpointConditions
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
@@ -16,7 +17,7 @@ from keepclose.routing.conditions import (
     merge_conditions,
     service_conditions,
 )
-from keepclose.routing.hint_facts import hint_levels
+from keepclose.routing.hint_facts import hint_levels, slice_facts
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.strategy import choose_strategy
 from keepclose.routing.topology import followed_levels
@@ -235,6 +236,17 @@ def test_levels_of_hints_are_those_of_all_endpoints() -> None:
     assert hint_levels([endpoint_slice(BARE)]) == set()
     assert hint_levels([endpoint_slice(BARE, ZONE_ONLY)]) == {HintLevel.ZONES}
     assert hint_levels([endpoint_slice(ZONE_ONLY, HINTED)]) == set(HintLevel)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("endpoints", [(), (BARE,), (BARE, ZONE_ONLY), (ZONE_ONLY, HINTED)])
+def test_facts_have_the_levels_of_all_endpoints(
+    endpoints: tuple[Endpoint, ...], *, ready: bool
+) -> None:
+    """Endpoints that are not ready count as well."""
+    conditions = EndpointConditions(ready=ready)
+    hinted = endpoint_slice(*(replace(endpoint, conditions=conditions) for endpoint in endpoints))
+    assert slice_facts(hinted).levels == hint_levels([hinted])
 
 
 def test_nothing_is_honoured_where_nothing_is_programmed() -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from shlex import quote
+from typing import Final
 
 import msgspec
 
@@ -68,6 +69,13 @@ class SliceFacts(msgspec.Struct, frozen=True):
 
 
 FactsOf = Callable[[EndpointSlice], SliceFacts]
+# The levels by whether there are hints for zones and for nodes.
+_LEVELS: Final = {
+    (False, False): frozenset[HintLevel](),
+    (True, False): frozenset({HintLevel.ZONES}),
+    (False, True): frozenset({HintLevel.NODES}),
+    (True, True): frozenset({HintLevel.ZONES, HintLevel.NODES}),
+}
 
 
 def slice_facts(endpoint_slice: EndpointSlice) -> SliceFacts:
@@ -77,13 +85,16 @@ def slice_facts(endpoint_slice: EndpointSlice) -> SliceFacts:
     hinted: dict[str, int] = {}
     pairs: dict[tuple[str, str], int] = {}
     own_zones = own_nodes = True
-    any_hints = False
+    any_hints = has_zones = has_nodes = False
     zoneless = nodeless = None
     for endpoint in endpoint_slice.endpoints:
         hints = endpoint.hints
         if hints is not None:
             any_hints = True
         if endpoint.conditions.ready is not True:
+            if hints is not None:
+                has_zones = has_zones or bool(hints.for_zones)
+                has_nodes = has_nodes or bool(hints.for_nodes)
             continue
         ready += 1
         zone = endpoint.zone or ""
@@ -120,7 +131,7 @@ def slice_facts(endpoint_slice: EndpointSlice) -> SliceFacts:
         own_zones=own_zones,
         own_nodes=own_nodes,
         any_hints=any_hints,
-        levels=hint_levels([endpoint_slice]) if any_hints else frozenset(),
+        levels=_LEVELS[has_zones or zone_hinted > 0, has_nodes or node_hinted > 0],
         zoneless=zoneless,
         nodeless=nodeless,
     )
@@ -138,8 +149,6 @@ def hint_levels(slices: Iterable[EndpointSlice]) -> frozenset[HintLevel]:
                 levels.add(HintLevel.ZONES)
             if hints.for_nodes:
                 levels.add(HintLevel.NODES)
-            if len(levels) == len(HintLevel):
-                return frozenset(levels)
     return frozenset(levels)
 
 
