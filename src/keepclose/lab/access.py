@@ -2,19 +2,21 @@
 
 `LabView` is a running lab. The protocols are the smaller part that fault injection needs: the API,
 kubelets, links between nodes and links to the API server; tests implement them with fakes.
-`LabRefusal` is what a user reads, in one line, when the lab rejects a request. Nothing here acts.
+`LabRefusal` is what a user reads, in one line, when the lab rejects a request. Nothing here acts,
+and nothing that acts is imported: commands that only ask a running lab start sooner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from keepclose.kube.client import Client
-from keepclose.lab.kubelet.kubelets import Kubelets
-from keepclose.lab.network.relays import Relay
-from keepclose.lab.network.underlay import Underlay
-from keepclose.model.gates import FeatureGates
+if TYPE_CHECKING:
+    from keepclose.kube.client import Client
+    from keepclose.lab.kubelet.kubelets import Kubelets
+    from keepclose.lab.network.relays import Relay
+    from keepclose.lab.network.underlay import Underlay
+    from keepclose.model.gates import FeatureGates
 
 
 class LabRefusal(Exception):  # noqa: N818 - a refusal is no error of the lab

@@ -7,6 +7,8 @@ A temporary cluster runs for one command in its own directory. It is a child tha
 the terminal, so that Ctrl-C stops the command first, which then stops the cluster in order. The
 first signal ends the command; further ones cannot disturb the cleanup. If the command is killed,
 the kernel signals the cluster.
+
+The programs of a cluster are imported only to start one: `down` would take four times as long.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from msgspec.structs import replace
 
@@ -43,14 +45,13 @@ from keepclose.lab.cluster.data_dir import (
     is_held,
     send_signal,
 )
-from keepclose.lab.cluster.fork_server import ForkServer, die_with_parent
-from keepclose.lab.cluster.programs import ProgramError
-from keepclose.lab.cluster.readiness import ApplyError
-from keepclose.lab.cluster.supervisor import ClusterSettings, StartStep, Supervisor
 from keepclose.lab.network.privilege import become_root, raise_file_limit, why_no_packets
 from keepclose.system.namespaces import NetworkError, search_path
 
-_REASONS: Final = (ProgramError, NetworkError, ApplyError, KubeError, OSError)
+if TYPE_CHECKING:
+    from keepclose.lab.cluster.fork_server import ForkServer
+    from keepclose.lab.cluster.supervisor import ClusterSettings, StartStep
+
 _END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _STOP_S: Final = 10.0
 _KILL_S: Final = 5.0
@@ -178,6 +179,11 @@ def temporary_cluster(
 
 
 def _run_claimed(settings: ClusterSettings, reports: StartCallbacks) -> None:
+    from keepclose.lab.cluster.fork_server import ForkServer  # noqa: PLC0415 - see above
+    from keepclose.lab.cluster.programs import ProgramError  # noqa: PLC0415
+    from keepclose.lab.cluster.readiness import ApplyError  # noqa: PLC0415
+
+    reasons = (ProgramError, NetworkError, ApplyError, KubeError, OSError)
     try:
         check_data_dir(settings.home)
     except ClusterDirectoryError as error:
@@ -198,10 +204,10 @@ def _run_claimed(settings: ClusterSettings, reports: StartCallbacks) -> None:
             asyncio.run(_run(settings, fork_server, reports))
         finally:
             fork_server.close()
-    except (*_REASONS, BaseExceptionGroup) as error:
+    except (*reasons, BaseExceptionGroup) as error:
         # NB: not by except*, because some versions of Python wrap what is raised there in a group.
         first = _first(error)
-        if not isinstance(first, _REASONS):
+        if not isinstance(first, reasons):
             raise
         place = first.place if isinstance(first, ApplyError) else ""
         raise LaunchError(str(first), place=place) from error
@@ -219,6 +225,8 @@ def _with_privilege(settings: ClusterSettings) -> ClusterSettings:
 
 
 async def _run(settings: ClusterSettings, fork_server: ForkServer, reports: StartCallbacks) -> None:
+    from keepclose.lab.cluster.supervisor import Supervisor  # noqa: PLC0415 - see above
+
     supervisor = Supervisor(settings, fork_server, reports.step)
     task = asyncio.ensure_future(supervisor.run(reports.ready))
     loop = asyncio.get_running_loop()
@@ -300,6 +308,8 @@ def _signals_once() -> Iterator[None]:
 
 
 def _start(directory: Path, options: tuple[str, ...]) -> subprocess.Popen[str]:
+    from keepclose.lab.cluster.fork_server import die_with_parent  # noqa: PLC0415 - see above
+
     # NB: without -P modules in the current directory would come first.
     command = [sys.executable, "-P", "-m", "keepclose", "up"]
     return subprocess.Popen(  # noqa: S603 - this very program
