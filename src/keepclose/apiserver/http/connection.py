@@ -147,15 +147,20 @@ class Connection(asyncio.Protocol):
         if self._closing or self._rejection is not None:
             return
         self._answered_this_turn = 0
-        if len(data) > PARSED_BYTES:
-            self._server.transfers.buffer(self, len(data))
-        self._unparsed.extend(
-            data[start : start + PARSED_BYTES] for start in range(0, len(data), PARSED_BYTES)
-        )
-        self._unparsed_bytes += len(data)
-        self._parse()
-        if not self._closing:
-            self._account()
+        turns = self._server.turns
+        if len(data) <= PARSED_BYTES and not self._unparsed and turns.has_time():
+            started = time.perf_counter()
+            self._reader.feed(data)
+            turns.spend(started)
+        else:
+            if len(data) > PARSED_BYTES:
+                self._server.transfers.buffer(self, len(data))
+            self._unparsed.extend(
+                data[start : start + PARSED_BYTES] for start in range(0, len(data), PARSED_BYTES)
+            )
+            self._unparsed_bytes += len(data)
+            self._parse()
+        self._account()
         if self._unparsed or self._is_full():
             self._out.pause_reading()
 
@@ -504,6 +509,11 @@ class Connection(asyncio.Protocol):
 
     def _account(self) -> None:
         """Account for the bytes of requests that are not answered."""
+        if self._closing or (
+            self._reader.started is None
+            and not (self._waiting or self._unparsed or self._request_transfer)
+        ):
+            return
         size = self._reader.incomplete_bytes + self._waiting_bytes + self._unparsed_bytes
         transfers = self._server.transfers
         if size:
@@ -539,8 +549,7 @@ class Connection(asyncio.Protocol):
         if self._can_parse():
             self._answered_this_turn = 0
             self._feed()
-            if not self._closing:
-                self._account()
+            self._account()
         self._is_queued = self._can_parse()
         if not self._is_queued:
             self._read_on()
@@ -576,8 +585,7 @@ class Connection(asyncio.Protocol):
                 self._send(self._rejection, keep=False, linger=True)
             return
         self._parse()
-        if not self._closing:
-            self._account()
+        self._account()
         self._read_on()
 
     def _release(self) -> None:

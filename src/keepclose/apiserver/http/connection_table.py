@@ -359,9 +359,14 @@ class ParsingTurns:
         return self._spent < PARSING_SECONDS
 
     def spend(self, started: float) -> None:
-        """Record work of this turn that began at this time of `time.perf_counter`."""
+        """Record work that began at this time of `time.perf_counter`.
+
+        NB: an end of the turn is awaited only after some work, because it costs as much as a small
+        request; until then the work of several turns counts as that of one.
+        """
         self._spent += time.perf_counter() - started
-        self._schedule()
+        if self._spent >= PARSING_SECONDS / 5:
+            self._schedule()
 
     def enqueue(self, connection: _Parsing) -> None:
         """Let the connection parse its pieces in turn."""
