@@ -606,7 +606,11 @@ def test_few_changes_never_cost_much(
     if result.unhinted:
         assert value_of(shares, result) >= value_of(shares, best) - HYSTERESIS - 1e-2
         return
-    assert [bool(size) for size in result.sizes] == [bool(count) for count in nodes]
+    if result.sizes == tuple(endpoints):
+        # Endpoints where no traffic is may stay unused where every other keeps its own zone.
+        assert all(result.sizes[zone] for zone in zones if nodes[zone])
+    else:
+        assert [bool(size) for size in result.sizes] == [bool(count) for count in nodes]
     reached, possible = (
         value(shares, one.sizes, [one.matrix[z][z] for z in zones], objective)
         for one in (result, best)
