@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.simulate.allocators.shared import allocate_shared_global, allocate_shared_multizone
+from keepclose.simulate.allocators.global_group import (
+    allocate_shared_global,
+    allocate_shared_multizone,
+)
 
 
 def allocate(

@@ -23,10 +23,13 @@ from keepclose.routing.allocation.local import allocate_local
 from keepclose.routing.allocation.weighted import weighted_matrix
 from keepclose.routing.auto import OVERLOAD_THRESHOLD
 from keepclose.simulate import row_loops
-from keepclose.simulate.allocators.local_opt import allocate_local_opt
+from keepclose.simulate.allocators.global_group import (
+    allocate_local_opt,
+    allocate_shared_global,
+    allocate_shared_multizone,
+)
 from keepclose.simulate.allocators.local_shared import allocate_local_shared
 from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
-from keepclose.simulate.allocators.shared import allocate_shared_global, allocate_shared_multizone
 
 ALLOCATED: Final = 1
 RANDOM: Final = 0
