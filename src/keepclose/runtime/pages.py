@@ -174,7 +174,7 @@ class _PageConnection(web.RequestHandler):
         options: dict[str, Any] = {"access_log": None, "auto_decompress": False}
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._connections = connections
-        self.handshake: asyncio.Task[bool] | None = None
+        self.handshake: asyncio.Task[None] | None = None
         # NB: aiohttp forgets its transport before the last bytes are sent.
         self._wire: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -288,7 +288,7 @@ class PageServer:
             else web.ServerRunner(app, shutdown_timeout=stop_within_s)
         )
         self._connections = PageConnections() if connections is None else connections
-        self._handshakes: set[asyncio.Task[bool]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
         self._tls: ssl.SSLContext | None = None
 
@@ -321,26 +321,18 @@ class PageServer:
             return
         connection = _PageConnection(server, self._connections)
         self._connections.add(connection)
-        has_begun = False
 
-        async def do_handshake() -> bool:
-            nonlocal has_begun
-            has_begun = True
-            return await start_protocol(
-                accepted, connection, self._tls, handshake_seconds=PAGE_HEAD_SECONDS
-            )
-
-        def finish(task: asyncio.Task[bool]) -> None:
+        def end(error: BaseException | None) -> None:
+            self._handshakes.discard(handshake)
             connection.handshake = None
-            self._handshakes.discard(task)
-            if not has_begun:
-                accepted.close()
-            if task.cancelled() or task.exception() is not None or not task.result():
+            if error is not None:
                 self._connections.remove(connection)
 
-        connection.handshake = asyncio.get_running_loop().create_task(do_handshake())
-        connection.handshake.add_done_callback(finish)
-        self._handshakes.add(connection.handshake)
+        handshake = start_protocol(
+            accepted, connection, self._tls, handshake_seconds=PAGE_HEAD_SECONDS, on_end=end
+        )
+        connection.handshake = handshake
+        self._handshakes.add(handshake)
 
     def _free_descriptors(self, _error: OSError) -> None:
         for _ in range(ACCEPTS_EACH_TURN):

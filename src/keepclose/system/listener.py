@@ -112,20 +112,26 @@ async def open_listening_sockets(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-async def start_protocol(
+def start_protocol(
     accepted: socket.socket,
     protocol: asyncio.Protocol,
     context: ssl.SSLContext | None,
     *,
     handshake_seconds: float,
-) -> bool:
-    """Start a protocol on an accepted socket, after the TLS handshake; return whether it started.
+    on_end: Callable[[BaseException | None], None],
+) -> asyncio.Task[None]:
+    """Start a protocol on an accepted socket after the TLS handshake; return the task that does.
 
-    The event loop owns the socket from the start, and closes it when the handshake fails, takes too
-    long or is cancelled.
+    `on_end` gets None when the protocol has started, otherwise the reason why it has not; the
+    socket is closed then.
     """
     loop = asyncio.get_running_loop()
-    try:
+    has_begun = False
+
+    async def do_handshake() -> None:
+        nonlocal has_begun
+        has_begun = True
+        # NB: the event loop owns the socket from here, and closes it when the handshake fails.
         await loop.connect_accepted_socket(
             lambda: protocol,
             accepted,
@@ -133,6 +139,12 @@ async def start_protocol(
             ssl_handshake_timeout=None if context is None else handshake_seconds,
             ssl_shutdown_timeout=None if context is None else SHUTDOWN_SECONDS,
         )
-    except OSError:
-        return False
-    return True
+
+    def finish(task: asyncio.Task[None]) -> None:
+        if not has_begun:
+            accepted.close()
+        on_end(asyncio.CancelledError() if task.cancelled() else task.exception())
+
+    handshake = loop.create_task(do_handshake())
+    handshake.add_done_callback(finish)
+    return handshake

@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._reader = RequestReader(self, self._loop)
         self._transport: asyncio.Transport | None = None
         # Set by the server during the TLS handshake.
-        self.handshake: asyncio.Task[bool] | None = None
+        self.handshake: asyncio.Task[None] | None = None
         self.address = address
         self.user: str | None = None
         self._credentials: bytes | None = None

@@ -125,26 +125,17 @@ class HttpsServer:
             return
         connection = Connection(self, address)
         self.table.add(connection)
-        has_begun = False
 
-        async def do_handshake() -> bool:
-            nonlocal has_begun
-            has_begun = True
-            return await start_protocol(
-                accepted, connection, self._context, handshake_seconds=HANDSHAKE_SECONDS
-            )
-
-        def finish(task: asyncio.Task[bool]) -> None:
+        def end(error: BaseException | None) -> None:
             connection.handshake = None
-            if not has_begun:
-                accepted.close()
-            if task.cancelled() or task.exception() is not None or not task.result():
+            if error is not None:
                 self.table.remove(connection)
-            if not task.cancelled() and task.exception() is not None:
-                _log.error("connection failed to start", error=str(task.exception()))
+            if not isinstance(error, OSError | asyncio.CancelledError | None):
+                _log.error("connection failed to start", error=str(error))
 
-        connection.handshake = asyncio.get_running_loop().create_task(do_handshake())
-        connection.handshake.add_done_callback(finish)
+        connection.handshake = start_protocol(
+            accepted, connection, self._context, handshake_seconds=HANDSHAKE_SECONDS, on_end=end
+        )
 
     def _free_descriptors(self, error: OSError) -> None:
         del error
