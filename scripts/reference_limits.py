@@ -460,7 +460,7 @@ LIMITS: Final = (
     ),
     Limit(
         WATCHES,
-        f"{_CONNECTIONS}:STALLED_SECONDS",
+        "apiserver.http.response_writer:STALLED_SECONDS",
         "seconds",
         "time for which a client may read nothing of its answer or watch",
         "connection closed",

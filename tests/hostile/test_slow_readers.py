@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 import msgspec
 import pytest
 
-from keepclose.apiserver.http import connection, connection_table
+from keepclose.apiserver.http import connection_table, response_writer
 from keepclose.apiserver.http.connection_table import ParsingTurns, Transfers
 from keepclose.apiserver.http.server import HttpsServer
 from keepclose.apiserver.serving import http_messages
@@ -165,7 +165,7 @@ async def test_a_reader_that_stops_is_dropped(monkeypatch: pytest.MonkeyPatch) -
     def answer(asked: HttpRequest) -> HttpResponse | ResponseStream:
         return stream if asked.path == "/stream" else HttpResponse(200, b"x" * (16 * MEBIBYTE))
 
-    monkeypatch.setattr(connection, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(response_writer, "STALLED_SECONDS", 0.2)
     server = HttpsServer(answer, context=None)
     port = await server.start("127.0.0.1", 0)
     for path in (b"/answer", b"/stream"):

@@ -92,7 +92,7 @@ PROMISED = {
     "all history in bytes": "apiserver.storage.store:TOTAL_HISTORY_BYTES",
     "bytes that wait for a watcher": "apiserver.storage.history:PENDING_BYTES",
     "idle connections": "apiserver.http.connection:IDLE_SECONDS",
-    "clients that do not read": "apiserver.http.connection:STALLED_SECONDS",
+    "clients that do not read": "apiserver.http.response_writer:STALLED_SECONDS",
     "slow heads": "apiserver.http.connection:HEADER_SECONDS",
     "slow requests": "apiserver.http.connection:REQUEST_SECONDS",
     "slow handshakes": "apiserver.http.server:HANDSHAKE_SECONDS",

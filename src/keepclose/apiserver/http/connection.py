@@ -1,9 +1,8 @@
 """The connection of one client: requests go to the application, responses to the client.
 
 Almost every request is answered as soon as it is complete, without a task; a watch is a task of its
-own that obeys the flow control of the connection. A large response is sent a portion at a time, so
-that a client which does not read costs little more than a share in the response. The body of a
-request without valid credentials is never read: its head is enough to reject it.
+own that obeys the flow control of the connection. The body of a request without valid credentials
+is never read: its head is enough to reject it.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from keepclose.apiserver.http.connection_table import (
     Transfers,
 )
 from keepclose.apiserver.http.request_parser import RequestReader, plain_response
+from keepclose.apiserver.http.response_writer import ResponseWriter
 from keepclose.apiserver.serving.http_messages import (
     HasCredentials,
     HttpRequest,
@@ -43,9 +43,8 @@ MAX_WAITING: Final = 64
 MAX_WAITING_BYTES: Final = 64 * 1024
 # Pipelined requests that are answered in one turn of the event loop.
 ANSWERS_EACH_TURN: Final = 8
-# Bytes that are parsed at once, and bytes that are sent at once.
+# Bytes that are parsed at once.
 PARSED_BYTES: Final = 16 * 1024
-SENT_BYTES: Final = 32 * 1024
 # Timeouts for heads, requests and idle connections are the defaults of kube-apiserver.
 # A request whose head is not complete after this time is rejected.
 HEADER_SECONDS: Final = 32.0
@@ -53,8 +52,6 @@ HEADER_SECONDS: Final = 32.0
 REQUEST_SECONDS: Final = 60.0
 # A connection without requests is closed after this time.
 IDLE_SECONDS: Final = 90.0
-# A client that reads nothing for this long is dropped.
-STALLED_SECONDS: Final = 60.0
 # How long a client may read the rest after the server has closed.
 CLOSE_SECONDS: Final = 30.0
 # How long a client that still sends may read a rejection.
@@ -85,6 +82,7 @@ class Connection(asyncio.Protocol):
         self._handler = server.handler
         self._loop = asyncio.get_running_loop()
         self._reader = RequestReader(self, self._loop)
+        self._writer = ResponseWriter(self, server.transfers)
         self._transport: asyncio.Transport | None = None
         # Set by the server during the TLS handshake.
         self.handshake: asyncio.Task[None] | None = None
@@ -107,15 +105,8 @@ class Connection(asyncio.Protocol):
         self._streaming: asyncio.Task[None] | None = None
         # Whether the stream that is sent may never end.
         self._is_endless = False
-        self._frame = b""
-        # The unsent rest of a response, and whether the connection stays open after it.
-        self._unsent: memoryview | None = None
+        # Whether the connection stays open after the response that is sent.
         self._keeps_open = False
-        self._response_transfer: Transfer | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._stalled_since: float | None = None
-        self._stalled_transfer: Transfer | None = None
         self._closing = False
         self._closed_at: float | None = None
 
@@ -125,8 +116,7 @@ class Connection(asyncio.Protocol):
         """Begin to serve the client."""
         # NB: uvloop's transports are not derived from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
-        # NB: by default TLS would buffer half a megabyte for a client that does not read.
-        self._transport.set_write_buffer_limits(high=SENT_BYTES // 2)
+        self._writer.attach(self._transport)
         self._reader.peer = transport.get_extra_info("peercert") or None
         self.idle_since = self._loop.time()
 
@@ -138,7 +128,7 @@ class Connection(asyncio.Protocol):
         self._release()
         self._server.transfers.release_buffers(self)
         self._reader.detach()
-        self._writable.set()
+        self._writer.detach()
         if self._streaming is not None:
             self._streaming.cancel()
 
@@ -162,22 +152,17 @@ class Connection(asyncio.Protocol):
             self._parse()
         self._account()
         if self._unparsed or self._is_full():
-            self._out.pause_reading()
+            self._writer.transport.pause_reading()
 
     def pause_writing(self) -> None:
         """Stop reading requests from a client that does not read its responses."""
-        self._writable.clear()
-        self._stalled_since = self._loop.time()
-        if self._stalled_transfer is None and not self._closing:
-            self._stalled_transfer = self._server.transfers.stall(self)
-        self._out.pause_reading()
+        self._writer.pause(self._loop.time())
+        self._writer.transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Continue with the pending response and the waiting requests."""
-        self._writable.set()
-        self._stalled_since = None
-        self._release_stalled()
-        self._send_remaining()
+        if self._writer.resume():
+            self._end_response(keep=self._keeps_open)
         self._continue()
 
     def eof_received(self) -> bool:
@@ -220,7 +205,7 @@ class Connection(asyncio.Protocol):
         elif self._waiting or self._is_busy():
             self._rejection = answer
             self._release_request()
-            self._out.pause_reading()
+            self._writer.transport.pause_reading()
         else:
             self._send(answer, keep=False, linger=True)
 
@@ -248,7 +233,7 @@ class Connection(asyncio.Protocol):
     def send_continue(self) -> None:
         """Answer 100 Continue to a client that waits for it before it sends the body."""
         if not self._waiting and not self._is_busy():
-            self._out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._writer.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     # Called by the server.
 
@@ -265,11 +250,11 @@ class Connection(asyncio.Protocol):
     def check_timeouts(self, now: float) -> bool:
         """Close the connection when its client has exceeded a timeout; return whether it has."""
         started = self._reader.started
-        if self._closed_at is not None or self._stalled_since is not None:
+        if self._closed_at is not None or not self._writer.is_writable:
             if self._closed_at is not None:
                 is_over = now - self._closed_at > CLOSE_SECONDS
             else:
-                is_over = now - (self._stalled_since or now) > STALLED_SECONDS
+                is_over = self._writer.is_stalled(now)
             if is_over:
                 self.drop(STALLED)
             return is_over
@@ -312,23 +297,19 @@ class Connection(asyncio.Protocol):
         if task is not None:
             task.cancel()
             await asyncio.wait([task], timeout=1)
-        if self._transport is None or self._unsent is not None:
+        if self._transport is None or self._writer.unsent is not None:
             self.abort()
         else:
             self._transport.close()
 
     # Answering.
 
-    @property
-    def _out(self) -> asyncio.Transport:
-        if self._transport is None:
-            raise RuntimeError("the connection is not made")
-        return self._transport
-
     def _is_busy(self) -> bool:
         """Return whether an earlier response is not sent completely yet."""
         return (
-            self._streaming is not None or self._unsent is not None or not self._writable.is_set()
+            self._streaming is not None
+            or self._writer.unsent is not None
+            or not self._writer.is_writable
         )
 
     def _is_full(self) -> bool:
@@ -379,7 +360,7 @@ class Connection(asyncio.Protocol):
             return
         # NB: HTTP/1.0 has no chunks; the end of the connection ends the response.
         chunked = request.version != "1.0"
-        self._out.write(encode_stream_head(answer, chunked=chunked))
+        self._writer.transport.write(encode_stream_head(answer, chunked=chunked))
         self._is_endless = answer.endless
         self._streaming = self._loop.create_task(
             self._stream(answer, keep=keep and chunked, chunked=chunked)
@@ -393,14 +374,9 @@ class Connection(asyncio.Protocol):
     ) -> None:
         head = encode_head(answer, keep=keep)
         body = b"" if head_only else answer.body
-        if len(body) > SENT_BYTES:
-            self._out.write(head)
-            self._unsent, self._keeps_open = memoryview(body), keep
-            self._send_remaining()
-            if self._unsent is not None:
-                self._hold_response(body)
+        self._keeps_open = keep
+        if not self._writer.send(head, body):
             return
-        self._out.write(head + body)
         if not linger:
             self._end_response(keep=keep)
         else:
@@ -408,32 +384,6 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._release()
             self._loop.call_later(LINGER_SECONDS, self._close)
-
-    def _send_remaining(self) -> None:
-        """Send the rest of a response as long as the client reads."""
-        rest = self._unsent
-        if rest is None:
-            return
-        start = 0
-        while start < len(rest) and self._writable.is_set() and not self._out.is_closing():
-            self._out.write(rest[start : start + SENT_BYTES])
-            start += SENT_BYTES
-        if self._response_transfer is not None and start:
-            self._server.transfers.move(self._response_transfer, start)
-        if start < len(rest):
-            self._unsent = rest[start:]
-            return
-        self._unsent = None
-        self._release_response()
-        self._end_response(keep=self._keeps_open)
-
-    def _hold_response(self, body: bytes) -> None:
-        """Account for a response that waits for the client; equal responses share their bytes."""
-        rest = self._unsent
-        if rest is None:
-            return
-        self._response_transfer = self._server.transfers.hold(self, body)
-        self._unsent = memoryview(self._response_transfer.body)[len(body) - len(rest) :]
 
     def _end_response(self, *, keep: bool) -> None:
         if keep and not self._closing:
@@ -455,55 +405,26 @@ class Connection(asyncio.Protocol):
     async def _stream(self, stream: ResponseStream, *, keep: bool, chunked: bool) -> None:
         ended = False
         try:
-            async for frame in stream.frames():
-                self._frame = frame
-                # NB: a frame that must wait is replaced by an equal one that clients share.
-                del frame
-                await self._send_frame(chunked=chunked)
+            await self._writer.send_frames(stream.frames(), chunked=chunked)
             ended = True
         except TimeoutError:
             self._server.table.count(STALLED)
         except asyncio.CancelledError:
-            ended = not self._out.is_closing()
+            ended = not self._writer.transport.is_closing()
         except Exception:  # noqa: BLE001 - logged, and the client gets a 500
             # The status is sent; only an abort can report the failure to the client.
             _log.exception("stream failed")
         finally:
             self._streaming = None
             self._is_endless = False
-            self._release_response()
+            self._writer.release_response()
         if not ended:
-            self._out.abort()
-        elif not self._out.is_closing():
+            self._writer.transport.abort()
+        elif not self._writer.transport.is_closing():
             if chunked:
-                self._out.write(b"0\r\n\r\n")
+                self._writer.transport.write(b"0\r\n\r\n")
             self._end_response(keep=keep)
             self._continue()
-
-    async def _send_frame(self, *, chunked: bool) -> None:
-        """Send a frame of a stream, and wait for a client that does not read."""
-        frame, self._frame = self._frame, b""
-        if len(frame) <= SENT_BYTES:
-            self._out.write(b"%x\r\n%b\r\n" % (len(frame), frame) if chunked else frame)
-            if not self._writable.is_set():
-                async with asyncio.timeout(STALLED_SECONDS):
-                    await self._writable.wait()
-            return
-        if chunked:
-            self._out.write(b"%x\r\n" % len(frame))
-        for start in range(0, len(frame), SENT_BYTES):
-            if not self._writable.is_set():
-                if self._response_transfer is None:
-                    self._response_transfer = self._server.transfers.hold(self, frame)
-                    frame = self._response_transfer.body
-                async with asyncio.timeout(STALLED_SECONDS):
-                    await self._writable.wait()
-            self._out.write(memoryview(frame)[start : start + SENT_BYTES])
-            if self._response_transfer is not None:
-                self._server.transfers.move(self._response_transfer, SENT_BYTES)
-        if chunked:
-            self._out.write(b"\r\n")
-        self._release_response()
 
     # Reading.
 
@@ -558,11 +479,11 @@ class Connection(asyncio.Protocol):
     def _read_on(self) -> None:
         """Read more from the client, unless what was read has to be answered first."""
         if (
-            self._writable.is_set()
+            self._writer.is_writable
             and self._rejection is None
             and not (self._closing or self._unparsed or self._is_full())
         ):
-            self._out.resume_reading()
+            self._writer.transport.resume_reading()
 
     def _begin_turn(self) -> None:
         self._answered_this_turn = 0
@@ -581,7 +502,7 @@ class Connection(asyncio.Protocol):
             if not (self._waiting or self._closing or self._is_busy()):
                 # NB: with unread bytes the kernel would reset the connection, and the client
                 # might lose the response.
-                self._out.resume_reading()
+                self._writer.transport.resume_reading()
                 self._send(self._rejection, keep=False, linger=True)
             return
         self._parse()
@@ -592,10 +513,8 @@ class Connection(asyncio.Protocol):
         """Release all buffers."""
         self._waiting.clear()
         self._waiting_bytes = 0
-        self._unsent = None
         self._release_request()
-        self._release_response()
-        self._release_stalled()
+        self._writer.release()
 
     def _release_request(self) -> None:
         self._unparsed.clear()
@@ -604,13 +523,3 @@ class Connection(asyncio.Protocol):
         if self._request_transfer is not None:
             self._server.transfers.release(self._request_transfer)
             self._request_transfer = None
-
-    def _release_response(self) -> None:
-        if self._response_transfer is not None:
-            self._server.transfers.release(self._response_transfer)
-            self._response_transfer = None
-
-    def _release_stalled(self) -> None:
-        if self._stalled_transfer is not None:
-            self._server.transfers.release(self._stalled_transfer)
-            self._stalled_transfer = None

@@ -182,7 +182,7 @@ def _idle_since(connection: TrackedConnection) -> float:
     return connection.idle_since or 0.0
 
 
-class _Client(Protocol):
+class TransferClient(Protocol):
     """The connection of a transfer."""
 
     @property
@@ -200,7 +200,7 @@ class Transfer:
 
     __slots__ = ("body", "client", "moved", "moved_at", "size", "started")
 
-    def __init__(self, client: _Client, body: bytes, *, started: float) -> None:
+    def __init__(self, client: TransferClient, body: bytes, *, started: float) -> None:
         self.client = client
         # Empty for a request, whose bytes the parser holds.
         self.body = body
@@ -231,12 +231,12 @@ class Transfers:
         self._bodies: dict[bytes, bytes] = {}
         self._holders: dict[bytes, int] = {}
         # The buffers of connections that have received much at once, in the order of their growth.
-        self._buffers: dict[_Client, int] = {}
+        self._buffers: dict[TransferClient, int] = {}
         self.held = 0
         self._scanned_at = -SCAN_SECONDS
         self._scanned_held = 0
 
-    def hold(self, client: _Client, body: bytes) -> Transfer:
+    def hold(self, client: TransferClient, body: bytes) -> Transfer:
         """Return a transfer of a response; its body may be an equal one that is held already."""
         transfer = Transfer(client, self._bodies.setdefault(body, body), started=self._clock())
         holders = self._holders.get(body, 0)
@@ -247,7 +247,7 @@ class Transfers:
             self._drop_slow(keep=transfer)
         return transfer
 
-    def stall(self, client: _Client) -> Transfer:
+    def stall(self, client: TransferClient) -> Transfer:
         """Return a transfer for the buffers of a client that does not read."""
         transfer = self.receive(client)
         transfer.size = STALLED_BYTES
@@ -255,7 +255,7 @@ class Transfers:
         self._drop_slow(keep=transfer)
         return transfer
 
-    def receive(self, client: _Client) -> Transfer:
+    def receive(self, client: TransferClient) -> Transfer:
         """Return a transfer of an incomplete request."""
         transfer = Transfer(client, b"", started=self._clock())
         self._transfers[transfer] = None
@@ -275,7 +275,7 @@ class Transfers:
             self.move(transfer, growth)
             self._drop_slow(keep=transfer)
 
-    def buffer(self, client: _Client, received: int) -> None:
+    def buffer(self, client: TransferClient, received: int) -> None:
         """Account for the buffers of a connection that has received so many bytes at once."""
         size = min(received * 5 // 2, RECEIVE_BUFFER_BYTES)
         growth = size - self._buffers.get(client, 0)
@@ -283,7 +283,7 @@ class Transfers:
             self._buffers[client] = size
             self.held += growth
 
-    def release_buffers(self, client: _Client) -> None:
+    def release_buffers(self, client: TransferClient) -> None:
         """Forget the buffers of a closed connection. Idempotent."""
         self.held -= self._buffers.pop(client, 0)
 
