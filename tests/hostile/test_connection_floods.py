@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
+import gc
 import resource
 import signal
 import socket
@@ -16,6 +18,7 @@ from typing import Final
 import pytest
 import structlog
 
+from keepclose.apiserver.auth.certificates import CertificateAuthority
 from keepclose.apiserver.http import connection
 from keepclose.apiserver.http import server as serving_server
 from keepclose.apiserver.http.connection_table import ConnectionTable
@@ -41,6 +44,7 @@ CONFIGMAPS: Final = "/api/v1/namespaces/default/configmaps"
 # Of 64 connections: 32 without credentials, 16 of one address, 32 of one user.
 LIMIT: Final = 64
 MEBIBYTE: Final = 1 << 20
+_OF_A_CONNECTION: Final = (connection.Connection, asyncio.sslproto.SSLProtocol)
 
 
 @pytest.fixture
@@ -258,6 +262,52 @@ async def test_clients_that_take_too_long_are_closed(
             await asyncio.sleep(0.01)
         assert (await reader.read()).startswith(want)
     writer.close()
+    await server.stop()
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.0\r\n\r\n", b""], ids=["plain HTTP", "nothing"])
+async def test_failed_handshakes_leave_nothing(tmp_path: Path, sent: bytes) -> None:
+    """The buffers of a handshake that fails are freed at once, without a garbage collection."""
+    authority = CertificateAuthority(tmp_path / "pki", now=time.time())
+    authority.ensure_server_certificate()
+    server = HttpsServer(_answer, context=authority.server_context())
+    port = await server.start("127.0.0.1", 0)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            if sent:
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            writer.close()
+        async with asyncio.timeout(60):
+            while len(server.table):  # noqa: ASYNC110 - the table reports no change
+                await asyncio.sleep(0.01)
+            # NB: a future of asyncio keeps its exception until its callbacks have run.
+            await asyncio.sleep(0)
+        left = [type(one) for one in gc.get_objects() if isinstance(one, _OF_A_CONNECTION)]
+    finally:
+        gc.enable()
+    assert left == []
+    await server.stop()
+
+
+async def test_faults_of_the_server_are_logged() -> None:
+    """An error of a handler is logged, although the parser of the request reports it."""
+
+    def fail(_request: HttpRequest) -> HttpResponse:
+        raise TypeError("a fault")
+
+    server = HttpsServer(fail, context=None)
+    port = await server.start("127.0.0.1", 0)
+    with structlog.testing.capture_logs() as logs:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        await reader.read()
+        writer.close()
+    assert [line["event"] for line in logs] == ["request failed"]
     await server.stop()
 
 

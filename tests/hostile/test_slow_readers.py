@@ -15,6 +15,7 @@ import pytest
 
 from keepclose.apiserver.http import connection_table, response_writer
 from keepclose.apiserver.http.connection_table import ParsingTurns, Transfers
+from keepclose.apiserver.http.response_writer import ResponseWriter
 from keepclose.apiserver.http.server import HttpsServer
 from keepclose.apiserver.serving import http_messages
 from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse, ResponseStream
@@ -305,6 +306,100 @@ def test_a_turn_of_the_loop_ends() -> None:
     assert 1 <= len(parsed) <= 3
     assert not turns.has_time()
     assert len(calls) == 1
+
+
+def test_a_fault_of_one_connection_leaves_the_others_in_turn() -> None:
+    """Whatever parsing raises, the bytes of all other connections are parsed."""
+    calls: list[Callable[[], None]] = []
+    turns = ParsingTurns(calls.append)
+    parsed: list[str] = []
+
+    class Faulty(_Pieces):
+        def parse_piece(self) -> bool:
+            raise RuntimeError
+
+    turns.enqueue(Faulty("busy", 1, parsed, seconds=0.0))
+    turns.enqueue(_Pieces("busy", 1, parsed, seconds=0.0))
+    turns.enqueue(_Pieces("other", 1, parsed, seconds=0.0))
+    with pytest.raises(RuntimeError):
+        calls.pop()()
+    calls.pop()()
+    assert sorted(parsed) == ["busy", "other"]
+
+
+class _Unread(asyncio.Transport):
+    """A transport whose client reads nothing: the first bytes fill its buffer."""
+
+    def __init__(self, writer: ResponseWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def write(self, _data: bytes | bytearray | memoryview) -> None:
+        """Pause the writer, as the event loop does."""
+        self._writer.pause(0.0)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Have one limit."""
+
+    def is_closing(self) -> bool:
+        """Stay open."""
+        return False
+
+
+class _Closing(_Unread):
+    """A transport whose client has closed; it counts what is still written."""
+
+    written = 0
+
+    def write(self, _data: bytes | bytearray | memoryview) -> None:
+        """Count."""
+        self.written += 1
+
+    def is_closing(self) -> bool:
+        """Close once the first bytes are written."""
+        return self.written > 0
+
+
+@pytest.mark.parametrize("frame", [b"x", b"x" * MEBIBYTE], ids=["small frames", "a large frame"])
+async def test_a_stream_ends_when_its_client_closes(frame: bytes) -> None:
+    """Nothing more is written to a transport that is closing."""
+    writer = ResponseWriter(_Client(), Transfers(time.monotonic))
+    transport = _Closing(writer)
+    writer.attach(transport)
+
+    async def frames() -> AsyncIterator[bytes]:
+        while True:
+            yield frame
+
+    async with asyncio.timeout(60):
+        with pytest.raises(ConnectionResetError):
+            await writer.send_frames(frames(), chunked=False)
+    assert transport.written == 1
+
+
+def test_an_answer_whose_own_client_is_dropped_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Holding an answer may drop its own client, for a request that came slowly."""
+    monkeypatch.setattr(connection_table, "SOFT_HELD_BYTES", MEBIBYTE)
+    now = 0.0
+    held = Transfers(lambda: now)
+    client = _Client()
+    writer = ResponseWriter(client, held)
+    writer.attach(_Unread(writer))
+    slow_request = held.receive(client)
+    held.resize(slow_request, 50)
+    now = 2.0
+
+    def drop(reason: str) -> None:
+        client.reason = reason
+        held.release(slow_request)
+        writer.release()
+
+    monkeypatch.setattr(client, "drop", drop)
+    assert writer.send(b"head", b"x" * MEBIBYTE) is False
+    assert client.reason == "slow"
+    assert held.held == 0
 
 
 def test_equal_answers_are_held_once() -> None:

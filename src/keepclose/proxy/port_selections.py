@@ -25,7 +25,6 @@ from keepclose.routing.service_ports import PortKey, RoutedPort
 from keepclose.routing.topology import RoutingMode
 
 EndpointsByPort = dict[PortKey, tuple[PortEndpoint, ...]]
-"""A Service, the name of its port, and the protocol."""
 SetPort = Callable[[RoutedPort, Selection | None], None]
 """Sets the rules of a port; None removes them."""
 

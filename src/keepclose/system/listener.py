@@ -143,7 +143,12 @@ def start_protocol(
     def finish(task: asyncio.Task[None]) -> None:
         if not has_begun:
             accepted.close()
-        on_end(asyncio.CancelledError() if task.cancelled() else task.exception())
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            # NB: the frames of its traceback hold the buffers of the handshake, in a cycle that
+            # only a rare collection would free.
+            error.__traceback__ = error.__context__ = None
+        on_end(error)
 
     handshake = loop.create_task(do_handshake())
     handshake.add_done_callback(finish)

@@ -120,6 +120,12 @@ class Connection(asyncio.Protocol):
         self._reader.peer = transport.get_extra_info("peercert") or None
         self.idle_since = self._loop.time()
 
+    def on_failed_handshake(self) -> None:
+        """Leave the table; asyncio reports the end only of a connection that has begun."""
+        self._server.table.remove(self)
+        if self._transport is None:
+            self.connection_lost(None)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the response to this client and release its buffers."""
         del exc
@@ -409,6 +415,8 @@ class Connection(asyncio.Protocol):
             ended = True
         except TimeoutError:
             self._server.table.count(STALLED)
+        except ConnectionResetError:
+            _log.debug("client closed the connection of a stream")
         except asyncio.CancelledError:
             ended = not self._writer.transport.is_closing()
         except Exception:  # noqa: BLE001 - logged, and the client gets a 500

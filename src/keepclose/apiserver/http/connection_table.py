@@ -381,16 +381,24 @@ class ParsingTurns:
     def _begin_turn(self) -> None:
         self._is_scheduled = False
         self._spent = 0.0
-        while self._waiting and self.has_time():
-            sender = next(iter(self._waiting))
-            connections = self._waiting.pop(sender)
-            connection = connections.popleft()
-            started = time.perf_counter()
+        try:
+            while self._waiting and self.has_time():
+                self._parse_next()
+        finally:
+            # NB: a fault of one connection must not keep the others from being parsed.
+            if self._waiting:
+                self._schedule()
+
+    def _parse_next(self) -> None:
+        sender = next(iter(self._waiting))
+        connections = self._waiting.pop(sender)
+        connection = connections.popleft()
+        started = time.perf_counter()
+        try:
             if connection.parse_piece():
                 connections.append(connection)
+        finally:
             self.spend(started)
             # The sender goes to the end of the queue.
             if connections:
                 self._waiting[sender] = connections
-        if self._waiting:
-            self._schedule()

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import httptools
 import msgspec
+import structlog
 
 from keepclose.apiserver.auth.credentials import GROUP_HEADER, GROUP_SEPARATOR
 from keepclose.apiserver.serving.http_messages import HttpRequest, HttpResponse
@@ -43,6 +44,7 @@ _BAD_ESCAPE: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _SCHEMES: Final = ("http://", "https://")
 _CONTINUE: Final = b"100-continue"
 _CHUNKED: Final = b"chunked"
+_log = structlog.get_logger(__name__)
 
 
 class _Rejection(NamedTuple):
@@ -243,7 +245,11 @@ class RequestReader:
             self.started = None
         except (httptools.HttpParserUpgrade, httptools.HttpParserError) as error:
             self.started = None
-            if not isinstance(error.__context__, _RejectedError):
+            fault = error.__context__
+            # NB: what the client sent wrong is a ValueError; anything else is a fault of ours.
+            if fault is not None and not isinstance(fault, _RejectedError | ValueError):
+                _log.error("request failed", exc_info=fault)
+            if not isinstance(fault, _RejectedError):
                 self._receiver.reject(plain_response(400, b"400 Bad Request"))
 
     def _feed_more(self, data: bytes) -> None:

@@ -60,6 +60,7 @@ class ResponseWriter:
         self.is_writable = False
         self._writable.clear()
         self._stalled_since = now
+        # A connection that is closing counts too, until its last bytes are sent.
         if self._stalled_transfer is None and self._client is not None:
             self._stalled_transfer = self._transfers.stall(self._client)
 
@@ -83,14 +84,23 @@ class ResponseWriter:
         if self._send_rest(memoryview(body)):
             return True
         if self.unsent is not None and self._client is not None:
+            sent = len(body) - len(self.unsent)
             self._response_transfer = self._transfers.hold(self._client, body)
-            held = self._response_transfer.body
-            self.unsent = memoryview(held)[len(held) - len(self.unsent) :]
+            if self.unsent is None:
+                # NB: to hold these bytes, another transfer of this client was dropped, and so was
+                # the client.
+                self.release_response()
+            else:
+                self.unsent = memoryview(self._response_transfer.body)[sent:]
         return False
 
     async def send_frames(self, frames: AsyncIterator[bytes], *, chunked: bool) -> None:
-        """Send a stream; raise TimeoutError when the client has not read for too long."""
+        """Send a stream; raise TimeoutError when the client has not read for too long.
+
+        Raise ConnectionResetError once the client closes the connection.
+        """
         async for frame in frames:
+            self._check_open()
             self._frame = frame
             # NB: a frame that must wait is replaced by an equal one that clients share.
             del frame
@@ -147,12 +157,19 @@ class ResponseWriter:
                     self._response_transfer = self._transfers.hold(self._client, frame)
                     frame = self._response_transfer.body
                 await self._wait_for_client()
+            self._check_open()
             self.transport.write(memoryview(frame)[start : start + SENT_BYTES])
             if self._response_transfer is not None:
                 self._transfers.move(self._response_transfer, SENT_BYTES)
         if chunked:
             self.transport.write(b"\r\n")
         self.release_response()
+
+    def _check_open(self) -> None:
+        # NB: the loop logs every write to a transport that is closing, which takes seconds where
+        # the client does not read.
+        if self.transport.is_closing():
+            raise ConnectionResetError
 
     async def _wait_for_client(self) -> None:
         async with asyncio.timeout(STALLED_SECONDS):

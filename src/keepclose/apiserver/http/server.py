@@ -129,7 +129,7 @@ class HttpsServer:
         def end(error: BaseException | None) -> None:
             connection.handshake = None
             if error is not None:
-                self.table.remove(connection)
+                connection.on_failed_handshake()
             if not isinstance(error, OSError | asyncio.CancelledError | None):
                 _log.error("connection failed to start", error=str(error))
 
