@@ -135,7 +135,8 @@ def _corpora(target: str) -> list[Path]:
     growing, seeds = WORK / target / "corpus", WORK / target / "seeds"
     for folder in (growing, seeds):
         folder.mkdir(parents=True, exist_ok=True)
-    sys.path.insert(0, str(TARGETS))
+    # The targets build objects as other tests do.
+    sys.path[:0] = [str(TARGETS), str(TARGETS.parent)]
     from fuzzbounds import CORPUS, FINDINGS, load_target  # noqa: PLC0415 - beside the targets
 
     for seed in load_target(target).seeds():

@@ -116,6 +116,19 @@ def _fuzz_target(folder: Path, statement: str) -> subprocess.CompletedProcess[st
     )
 
 
+def test_make_fuzz_loads_every_target(tmp_path: Path) -> None:
+    """The program behind `make fuzz` finds the seeds of each target without paths of pytest."""
+    scripts = FOLDER.parents[1] / "scripts"
+    program = (
+        f"import sys; sys.path.insert(0, {str(scripts)!r}); from pathlib import Path; import fuzz;"
+        f"fuzz.WORK = Path({str(tmp_path)!r});"
+        "[fuzz._corpora(name) for name in sys.argv[1:]]"
+    )
+    subprocess.run([sys.executable, "-c", program, *target_names()], check=True, timeout=300)
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == sorted(target_names())
+    assert all(list((folder / "seeds").iterdir()) for folder in tmp_path.iterdir())
+
+
 def test_a_broken_rule_is_written_down(tmp_path: Path) -> None:
     """An input that raises is kept with its trace, and the run goes on."""
     reason = _why_no_fuzzer()
