@@ -15,6 +15,7 @@ from keepclose.proxy.nft.element_messages import (
     decode_key,
     encode_key,
 )
+from keepclose.system.conntrack import ConntrackEvents, decode_connection, walk_connections
 from keepclose.system.netlink import attribute_bounds, encode_attribute, messages_of
 
 
@@ -25,6 +26,9 @@ class _Kernel:
         self._answers = [answer]
 
     def settimeout(self, _seconds: float) -> None:
+        """Never wait."""
+
+    def setblocking(self, _blocks: bool) -> None:
         """Never wait."""
 
     def close(self) -> None:
@@ -60,6 +64,11 @@ def seeds() -> Iterator[bytes]:
     one = _attribute(1 | 0x8000, addresses) + _attribute(2 | 0x8000, ports)
     flow = _attribute(1 | 0x8000, one) + _attribute(2 | 0x8000, one) + _attribute(12, b"\1\2\3\4")
     yield b"f" + _message(0x100, bytes(4) + flow) + _message(3, bytes(4))
+    counters = _attribute(1, bytes(8)) + _attribute(2, bytes(8))
+    ended = _attribute(3, bytes(4)) + _attribute(7, bytes(4))
+    ended += _attribute(9 | 0x8000, counters) + _attribute(10 | 0x8000, counters)
+    yield b"f" + bytes((2, 0, 0, 0)) + flow + ended
+    yield b"f" + bytes((2, 0, 0, 0)) + flow + ended + _attribute(18, b"\0\1")
     yield b"f" + _message(2, struct.pack("=i", -2) + bytes(16))
     counted = _attribute(4 | 0x8000, _attribute(2, (7).to_bytes(8, "big")))
     yield b"c" + _message(0xA12, bytes(4) + _attribute(2, b"name\0") + counted)
@@ -84,6 +93,21 @@ def _check_attributes(raw: bytes) -> None:
     )
 
 
+def _check_connections(raw: bytes) -> None:
+    """Events and walks read any bytes; an event of a beginning names the same connection."""
+    connection = decode_connection(raw)
+    new = decode_connection(raw, is_new=True)
+    require((connection is None) == (new is None), "only one reader finds a connection")
+    if connection is not None and new is not None and not connection.zone:
+        require(connection[:8] == new[:8], "two readers find different connections")
+    events = ConntrackEvents(opened=_Kernel(raw))  # type: ignore[arg-type]
+    with contextlib.suppress(TimeoutError):
+        events.read(1)
+    with contextlib.suppress(OSError):
+        for _ in walk_connections(opened=_Kernel(raw)):  # type: ignore[arg-type]
+            pass
+
+
 def check(data: bytes) -> None:
     """Read the answer as each reader does; only OSError may come of it."""
     raw = data[1:]
@@ -92,16 +116,15 @@ def check(data: bytes) -> None:
         for _, _, _, body in messages_of(raw):
             _check_attributes(body)
     conntrack.parse_flow(raw)
+    _check_connections(raw)
     for protocol in (conntrack.UDP, conntrack.SCTP):
-        table = conntrack.FlowTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
+        table = conntrack.ConntrackTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
         with contextlib.suppress(OSError):
             table.list_flows(protocol)
     flow = conntrack.Flow(17, "10.0.0.1", 53, "10.0.0.2", 53, "10.0.0.3", 9)
-    table = conntrack.FlowTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
+    table = conntrack.ConntrackTable(2, opened=_Kernel(raw))  # type: ignore[arg-type]
     with contextlib.suppress(OSError):
         table.delete([flow])
-    with contextlib.suppress(OSError):
-        kernel_counters.dump_counters("ip", "t", opened=_Kernel(raw))  # type: ignore[arg-type]
     with contextlib.suppress(OSError):
         kernel_counters.read_counts("ip", "t", "m", opened=_Kernel(raw))  # type: ignore[arg-type]
     with contextlib.suppress(OSError):
@@ -109,8 +132,10 @@ def check(data: bytes) -> None:
         keys = [("10.0.0.1",)]
         kernel_counters.read_some_counts("ip", "t", "m", keys, opened=kernel)  # type: ignore[arg-type]
     for family in ("ip", "ip6"):
-        key = decode_key(raw, family)
-        if key:
-            with contextlib.suppress(NoBinaryFormError):
-                again = decode_key(encode_key(key, family), family)
-                require(again == key, "a key reads differently when it is written again")
+        for has_endpoint in (False, True):
+            key = decode_key(raw, family, has_endpoint=has_endpoint)
+            if key:
+                with contextlib.suppress(NoBinaryFormError):
+                    written = encode_key(key, family)
+                    again = decode_key(written, family, has_endpoint=has_endpoint)
+                    require(again == key, "a key reads differently when it is written again")

@@ -19,9 +19,9 @@ from keepclose.proxy.conntrack import (
     CleanUp,
     Conntrack,
     ConntrackError,
+    ConntrackTable,
     Flow,
     FlowListing,
-    FlowTable,
     Frontends,
     parse_flow,
     select_stale,
@@ -155,7 +155,7 @@ async def test_what_the_kernel_tells_of_a_flow(bed: Bed, family: NftFamily) -> N
     with client(bed, family) as (caller, address):
         caller.ask()
         port = caller.port
-        table = node.do(lambda: FlowTable(kind))
+        table = node.do(lambda: ConntrackTable(kind))
         try:
             listing = table.list_flows(UDP)
             other = table.list_flows(132)
@@ -175,7 +175,7 @@ async def test_many_flows_are_deleted_at_once(bed: Bed) -> None:
         callers = [stack.enter_context(client(bed, "ip"))[0] for _ in range(200)]
         for caller in callers:
             assert caller.ask().name == "n2-p1"
-        table = node.do(lambda: FlowTable(socket.AF_INET))
+        table = node.do(lambda: ConntrackTable(socket.AF_INET))
         stack.callback(table.close)
         flows = table.list_flows(UDP).flows
         assert len(flows) == 200
@@ -191,7 +191,7 @@ async def test_a_newer_flow_from_the_same_port_stays(bed: Bed) -> None:
     node.run("nft", "-f", "-", text=rules(bed, "ip", 0))
     with client(bed, "ip") as (caller, _):
         assert caller.ask().name == "n2-p1"
-        table = node.do(lambda: FlowTable(socket.AF_INET))
+        table = node.do(lambda: ConntrackTable(socket.AF_INET))
         [old] = table.list_flows(UDP).flows
         assert table.delete([old]) == 1
         node.run("nft", "-f", "-", text=rules(bed, "ip", 1))
@@ -264,7 +264,7 @@ async def test_a_table_that_changes_while_it_is_read(
     """It is read again, five times in all; then what was read counts."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     kernel = asyncio.create_task(asyncio.to_thread(play_kernel, theirs, answers))
-    table = FlowTable(socket.AF_INET, opened=ours)
+    table = ConntrackTable(socket.AF_INET, opened=ours)
     listing = await asyncio.to_thread(table.list_flows, UDP)
     table.close()
     assert (listing, await kernel) == (FlowListing([], want_complete), want_asked)
@@ -276,7 +276,7 @@ async def test_refusals_of_the_kernel() -> None:
     refusal = (2, 0, struct.pack("=i", -errno.EPERM) + bytes(16))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     kernel = asyncio.create_task(asyncio.to_thread(play_kernel, theirs, [refusal, refusal]))
-    table = FlowTable(socket.AF_INET, opened=ours)
+    table = ConntrackTable(socket.AF_INET, opened=ours)
     with pytest.raises(PermissionError, match="cannot list flows"):
         await asyncio.to_thread(table.list_flows, UDP)
     with pytest.raises(PermissionError, match="cannot delete flows"):
@@ -289,7 +289,7 @@ async def test_refusals_of_the_kernel() -> None:
 def test_a_kernel_that_does_not_answer() -> None:
     """Waiting has an end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    table = FlowTable(socket.AF_INET, opened=ours, seconds=0.05)
+    table = ConntrackTable(socket.AF_INET, opened=ours, seconds=0.05)
     with pytest.raises(TimeoutError):
         table.list_flows(UDP)
     table.close()

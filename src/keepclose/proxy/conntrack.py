@@ -87,7 +87,7 @@ class FlowListing(NamedTuple):
     complete: bool
 
 
-class FlowTable:
+class ConntrackTable:
     """A netlink socket for the kernel's flows; it blocks, and serves one thread at a time."""
 
     def __init__(
@@ -288,7 +288,7 @@ class Conntrack:
         self._thread.stop()
 
     def _clean(self, frontends: Frontends, protocol: int) -> CleanUp:
-        table = FlowTable(self._family, seconds=self._limit)
+        table = ConntrackTable(self._family, seconds=self._limit)
         try:
             listing: FlowListing = table.list_flows(protocol)
             deleted = table.delete(select_stale(listing.flows, frontends))

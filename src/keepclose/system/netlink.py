@@ -14,7 +14,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final
 
 NETFILTER: Final = 12
@@ -38,6 +38,10 @@ _NETLINK_OPTIONS, _SHORT_ERRORS = 270, 10
 _SEND_BUFFER_FORCED: Final = 32
 # The kernel's own metadata counts against the buffer of a socket.
 _SPARE_BYTES: Final = 1 << 16
+# Addresses of interfaces.
+_ROUTE, _GET_ADDRESSES, _ADDRESS_HEAD_BYTES = 0, 22, 8
+_ADDRESS, _LOCAL_ADDRESS = 1, 2
+_ADDRESSES_WITHIN_S: Final = 10.0
 
 
 def encode_message(kind: int, flags: int, body: bytes, *, sequence: int = 0) -> bytes:
@@ -150,22 +154,43 @@ class NetlinkSocket:
 
         Return whether the kernel's table stayed unchanged meanwhile. Raises OSError.
         """
+        parts = self.dump_parts(kind, body, what=what)
+        while True:
+            try:
+                part = next(parts)
+            except StopIteration as end:
+                return bool(end.value)
+            for reply_kind, reply in part:
+                read(reply_kind, reply)
+
+    def dump_parts(
+        self, kind: int, body: bytes, *, what: str
+    ) -> Generator[list[tuple[int, bytes]], None, bool]:
+        """Request a listing, and yield kind and body of its messages, as many as come at once.
+
+        The kernel makes a part when it is read, so a reader may take its time. The generator's
+        value is whether the kernel's table stayed unchanged meanwhile. Raises OSError.
+        """
         self._socket.send(self._request(kind, DUMP, body))
         is_complete = True
         while True:
+            part: list[tuple[int, bytes]] = []
             for reply_kind, flags, sequence, reply in messages_of(self._receive()):
                 if sequence != self._sequence:
                     continue
                 if flags & _INTERRUPTED:
                     is_complete = False
                 if reply_kind == _DONE:
+                    yield part
                     return is_complete
                 if reply_kind == _ERROR:
                     code = error_code(reply)
                     if code == 0:
+                        yield part
                         return is_complete
                     raise OSError(code, f"cannot list {what}: {os.strerror(code)}")
-                read(reply_kind, reply)
+                part.append((reply_kind, reply))
+            yield part
 
     def request_each(
         self, kind: int, bodies: Sequence[bytes], *, flags: int = 0
@@ -228,6 +253,27 @@ class NetlinkSocket:
         except PermissionError:
             # In a user namespace the system's limit applies.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
+
+
+def interface_addresses() -> frozenset[bytes]:
+    """Return all addresses of the interfaces in the namespace of the calling thread.
+
+    Raises OSError.
+    """
+    found = set()
+
+    def read(_kind: int, reply: bytes) -> None:
+        attributes = attributes_of(reply, _ADDRESS_HEAD_BYTES)
+        address = attributes.get(_LOCAL_ADDRESS) or attributes.get(_ADDRESS, b"")
+        if len(address) in (4, 16):
+            found.add(address)
+
+    netlink = NetlinkSocket(_ROUTE, seconds=_ADDRESSES_WITHIN_S)
+    try:
+        netlink.dump(_GET_ADDRESSES, bytes(_ADDRESS_HEAD_BYTES), read, what="addresses")
+    finally:
+        netlink.close()
+    return frozenset(found)
 
 
 def _cut_short() -> OSError:
