@@ -18,7 +18,16 @@ from keepclose.proxy.nft.writer import NftError, NftFailure
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import RoutedPort
-from keepclose.ruleset import Ruleset, RulesetSettings, ServicePortKey, TableListing, Transaction
+from keepclose.ruleset import (
+    CountBy,
+    DetectLocal,
+    LocalTraffic,
+    Ruleset,
+    RulesetSettings,
+    ServicePortKey,
+    TableListing,
+    Transaction,
+)
 from keepclose.ruleset.commands import AddChain, AddElement, AddMap, AddTable, DeleteElement
 from keepclose.ruleset.layout import NO_ENDPOINT_SERVICES, SERVICE_IPS
 from keepclose.ruleset.statements import Drop, Goto
@@ -33,6 +42,11 @@ HOSTS = {
     "IPv4": ("172.30.0.", "10.180.0.", "192.0.2.1", "203.0.113.0/25"),
     "IPv6": ("fd00:172::", "fd00:10::", "2001:db8::9", "2001:db8:1::/64"),
 }
+
+
+def pods_of(cidr: str) -> LocalTraffic:
+    """Return how a node identifies its pods by their range."""
+    return LocalTraffic(DetectLocal.CIDR, cidr)
 
 
 @pytest.fixture
@@ -126,6 +140,13 @@ def listed(inside: Namespace, table: str) -> list[Any]:
         pytest.param(replace(V4, pooled=True), id="pooled"),
         pytest.param(V4, id="own chains"),
         pytest.param(replace(V6, pooled=True), id="IPv6"),
+        pytest.param(
+            replace(V4, count_by=CountBy.ZONE, local_traffic=pods_of("10.244.1.0/24")), id="counted"
+        ),
+        pytest.param(
+            replace(V6, count_by=CountBy.ZONE, local_traffic=pods_of("fd00:1::/64")),
+            id="counted IPv6",
+        ),
     ],
 )
 def test_messages_and_text_make_the_same_table(settings: RulesetSettings) -> None:

@@ -333,13 +333,10 @@ async def test_a_sweep_that_fails_leads_to_a_whole_comparison() -> None:
         assert one.writer.take()[0].startswith("add table ip kube-proxy")
 
 
-async def test_ports_with_own_chains_are_counted_up_to_a_number() -> None:
-    """With more of them the quicker form is written from the start, and a metric tells of it.
-
-    Plain ports are counted whatever their number is.
-    """
-    for most, want in ((1, True), (0, False)):
-        one = Node(counts_connections=True, most_chains_counted=most)
+async def test_all_ports_are_counted() -> None:
+    """Plain ports by the elements of their map, others by elements of a set."""
+    for counts in (True, False):
+        one = Node(counts_connections=counts)
         one.put(service())
         ips: dict[str, Any] = {"cluster_ip": "10.96.0.9", "cluster_ips": ("10.96.0.9",)}
         one.put(service("sticky", session_affinity="ClientIP", **ips))
@@ -347,11 +344,10 @@ async def test_ports_with_own_chains_are_counted_up_to_a_number() -> None:
         one.put(endpoint_slice(endpoint("10.0.0.2"), name="sticky-abcde", service_name="sticky"))
         await one.family.sync.sync()
         texts = one.writer.take()
-        assert mentions(texts, "add counter") is want
-        assert mentions(texts, "-counted-endpoints { 10.96.0.10 . tcp . 80 . 0 : 10.0.0.1 . 8080")
-        uncounted = "keepclose_proxy_uncounted_service_ports"
-        found = one.metrics.registry.get_sample_value(uncounted, {"ip_family": "IPv4"})
-        assert found == (0 if want else 1)
+        pooled = "-counted-endpoints { 10.96.0.10 . tcp . 80 . 0 : 10.0.0.1 . 8080"
+        assert mentions(texts, pooled) is counts
+        chained = "counted-connections { 10.96.0.9 . tcp . 80 . 10.0.0.2 . 8080 }"
+        assert mentions(texts, chained) is counts
         await one.family.close()
 
 

@@ -97,7 +97,7 @@ async def test_only_what_changes_is_written(tmp_path: Path) -> None:
 
 
 async def test_only_what_changes_is_written_where_nothing_is_pooled(tmp_path: Path) -> None:
-    """One changed endpoint leads to one new chain and one switched element, and nothing else."""
+    """One changed endpoint leads to a new chain, a switched element and those that count."""
     async with world(tmp_path) as cluster:
         service = await cluster.add_service()
         await cluster.add_service("other")
@@ -107,11 +107,15 @@ async def test_only_what_changes_is_written_where_nothing_is_pooled(tmp_path: Pa
             address = service.spec.cluster_ip
             assert f"add element ip kube-proxy cluster-ips {{ {address} }}" in first
             await cluster.set_endpoints(hinted("10.0.0.3", "zone-a"), hinted("10.0.0.2", "zone-b"))
-            chain, rule, out, into = await one.news()
+            chain, rule, counting, *rest = await one.news()
+            uncounting, out, into = sorted(rest, key=lambda line: "service-ips" in line)
             assert chain.startswith(
                 "add chain ip kube-proxy service-SUSTUHLJ-default/web/tcp/http."
             )
             assert rule.endswith("dnat to 10.0.0.3:8080")
+            counted = f"element ip kube-proxy counted-connections {{ {address} . tcp . 80 ."
+            assert counting == f"add {counted} 10.0.0.3 . 8080 }}"
+            assert uncounting == f"delete {counted} 10.0.0.1 . 8080 }}"
             slot = f"service-ips {{ {address} . tcp . 80"
             assert out == f"delete element ip kube-proxy {slot} }}"
             assert into.startswith(f"add element ip kube-proxy {slot} : goto service-")

@@ -89,7 +89,8 @@ def test_counts_of_other_things() -> None:
     metrics.answered("livez", 200)
     metrics.conntrack_cleaned("IPv4", 0.5, 7)
     metrics.queued("IPv4", 9.0)
-    metrics.count_connections(lambda: [ConnectionCount("ns", "web", "zone-a", "", 12)])
+    count = ConnectionCount("ns", "web", "http", "TCP", "zone-a", "zone-b", "", 12)
+    metrics.count_connections(lambda: [count])
     assert value(metrics, "kubeproxy_sync_proxy_rules_service_changes_total") == 1
     assert value(metrics, "kubeproxy_sync_proxy_rules_endpoint_changes_total") == 1
     assert value(metrics, "kubeproxy_sync_proxy_rules_service_changes_pending") == 4
@@ -99,5 +100,14 @@ def test_counts_of_other_things() -> None:
     assert value(metrics, "kubeproxy_conntrack_reconciler_deleted_entries_total", **FAMILY) == 7
     name = "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds"
     assert value(metrics, name, **FAMILY) == 9
-    labels = {"namespace": "ns", "service": "web", "zone": "zone-a", "mode": "Everywhere"}
-    assert value(metrics, "keepclose_proxy_connections_total", **labels) == 12
+    labels = {
+        "kind": "service",
+        "namespace": "ns",
+        "service": "web",
+        "port": "http",
+        "protocol": "TCP",
+        "client_zone": "zone-a",
+        "endpoint_zone": "zone-b",
+        "mode": "Everywhere",
+    }
+    assert value(metrics, "keepclose_flow_connections_total", **labels) == 12

@@ -42,8 +42,12 @@ async def test_the_pages(tmp_path: Path) -> None:
                     assert await (await session.get("/healthz")).text() == "ok"
                     assert (await (await session.get("/configz")).json())["node_name"] == "n1"
                     body = await (await session.get("/metrics")).text()
-                    series = 'mode="PreferSameZone",namespace="default",service="web",zone="zone-a"'
-                    assert f"keepclose_proxy_connections_total{{{series}}} 42.0" in body
+                    series = (
+                        'client_zone="zone-a",endpoint_zone="zone-a",kind="service",'
+                        'mode="PreferSameZone",namespace="default",port="http",protocol="TCP",'
+                        'service="web"'
+                    )
+                    assert f"keepclose_flow_connections_total{{{series}}} 42.0" in body
                     answer = await session.get("/debug/services.json?service=web")
                     found = msgspec.json.decode(await answer.read(), type=ProxyStatus)
             finally:

@@ -16,6 +16,7 @@ from keepclose.ruleset import (
     ServicePortKey,
     Update,
 )
+from keepclose.ruleset.connection_sets import CONNECTION_SETS
 from keepclose.ruleset.listing import listing_of
 from keepclose.ruleset.tables import Unserved
 from keepclose.ruleset.tracer import Packet
@@ -92,16 +93,16 @@ def test_counted_ports_share_chains_too() -> None:
     kernel = load(ruleset)
     assert pools(kernel) == ["pool/tcp/3"]
     assert own_chains(kernel) == []
-    assert ruleset.counters() == {}
+    assert not any(kernel.elements[name] for name in CONNECTION_SETS)
     key = ServicePortKey.of(PORT)
     found = [
         ruleset.counted_by(("tcp-counted-endpoints", ("172.30.0.41", "tcp", "80", str(number))))
         for number in range(4)
     ]
     assert found == [
-        Counted(key, "zone-a", "n1", ""),
-        Counted(key, "zone-b", "", ""),
-        Counted(key, "zone-b", "", ""),
+        Counted(key, "zone-a", "n1", "", 80),
+        Counted(key, "zone-b", "", "", 80),
+        Counted(key, "zone-b", "", "", 80),
         None,
     ]
 

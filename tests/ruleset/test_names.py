@@ -15,7 +15,6 @@ from keepclose.ruleset.names import (
     ENDPOINT,
     EXTERNAL_CHAIN,
     ServicePortKey,
-    counter_base,
     endpoint_base,
     fingerprint,
     is_service_chain,
@@ -105,7 +104,7 @@ def test_no_name_can_hold_anything_but_plain_letters(texts: list[str]) -> None:
     """Whatever objects are called."""
     namespace, name, port, protocol, label = texts
     odd = key(namespace, name, port, protocol)
-    for base in (port_base(odd), endpoint_base(odd, label, 80), counter_base(odd, label, label)):
+    for base in (port_base(odd), endpoint_base(odd, label, 80)):
         assert PLAIN.fullmatch(whole_name(EXTERNAL_CHAIN, base, fingerprint_of="rules"))
     assert set(safe_name(name)) <= set(
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/_.-"

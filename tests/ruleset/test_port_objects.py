@@ -13,7 +13,7 @@ from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.ruleset import CountBy, LocalTraffic, RulesetSettings, ServicePortKey
-from keepclose.ruleset.commands import AddCounter, AddElement, AddSet, Command, add_chain
+from keepclose.ruleset.commands import AddElement, AddSet, Command, add_chain
 from keepclose.ruleset.port_objects import NO_OBJECTS, render_port
 from support.ruleset.tracednodes import SETTINGS
 
@@ -31,10 +31,7 @@ def rendered(
     selection = select(port, endpoints, node=NodeView("n1", "zone-a"), gates=GATES)
     key = ServicePortKey.of(port)
     objects = render_port(key, port, selection, settings=settings)
-    commands: list[Command] = [
-        *[AddCounter(one) for one in objects.counters],
-        *[AddSet(one) for one in objects.sets],
-    ]
+    commands: list[Command] = [AddSet(one) for one in objects.sets]
     for chain in objects.chains:
         commands += add_chain(chain)
     commands += [AddElement(one) for one in objects.elements]
@@ -262,45 +259,48 @@ def test_session_affinity_remembers_by_endpoint() -> None:
     ]
 
 
-def test_counting_gives_endpoints_in_different_places_their_own_chains() -> None:
-    """Each place has a counter; the name says where and why."""
-    settings = replace(SETTINGS, count_by=CountBy.ZONE)
-    lines = rendered(PORT, HERE, THERE, settings=settings)
-    counters = [line.split()[2] for line in lines[:2]]
-    assert [re.sub("[A-Z2-7]{8}-", "#-", name) for name in counters] == [
-        "traffic-#-ns1/svc1/tcp/p80__zone-a/n1/",
-        "traffic-#-ns1/svc1/tcp/p80__zone-b//",
-    ]
-    one = "5OJB2KTY-ns1/svc1/tcp/p80__10.180.0.1/80"
-    assert lines[2:4] == [
-        f"add chain endpoint-{one}.#",
-        (
-            f"add rule endpoint-{one}.# meta l4proto tcp counter name {counters[0]} "
-            "dnat to 10.180.0.1:80"
-        ),
-    ]
-    assert lines[7].startswith(f"add rule service-{BASE}.# numgen random mod 2 vmap {{ 0 : goto")
-
-
-def test_counting_in_one_place_needs_no_further_chains() -> None:
-    """As under zone hints, where all endpoints are in one zone."""
-    settings = replace(SETTINGS, count_by=CountBy.ZONE)
-    near = replace(THERE, zone="zone-b", address="10.180.1.2")
-    lines = rendered(PORT, THERE, near, settings=settings)
-    assert re.sub("-[A-Z2-7]{8}-", "-#-", lines[2]) == (
-        "add rule service-#-ns1/svc1/tcp/p80.# meta l4proto tcp "
-        "counter name traffic-#-ns1/svc1/tcp/p80__zone-b// dnat ip addr . port to "
-        "numgen random mod 2 map { 0 : 10.180.1.1 . 80 , 1 : 10.180.1.2 . 80 }"
+def test_counting_changes_no_chain() -> None:
+    """Elements of sets count; the rules of the port are the same."""
+    port = replace(
+        PORT, session_affinity="ClientIP", node_port=30001, load_balancer_ips=("5.6.7.8",)
     )
+    lines = rendered(port, HERE, THERE, settings=replace(SETTINGS, count_by=CountBy.ZONE))
+    counting = [line for line in lines if " counted-" in line]
+    assert [line for line in lines if line not in counting] == rendered(port, HERE, THERE)
+    assert sorted(counting) == [
+        "add element counted-connections { 172.30.0.41 . tcp . 80 . 10.180.0.1 . 80 }",
+        "add element counted-connections { 172.30.0.41 . tcp . 80 . 10.180.1.1 . 80 }",
+        "add element counted-connections { 5.6.7.8 . tcp . 80 . 10.180.0.1 . 80 }",
+        "add element counted-connections { 5.6.7.8 . tcp . 80 . 10.180.1.1 . 80 }",
+        "add element counted-nodeports { tcp . 30001 . 10.180.0.1 . 80 }",
+        "add element counted-nodeports { tcp . 30001 . 10.180.1.1 . 80 }",
+        "add element counted-outside { 5.6.7.8 . tcp . 80 . 10.180.0.1 . 80 }",
+        "add element counted-outside { 5.6.7.8 . tcp . 80 . 10.180.1.1 . 80 }",
+        "add element counted-outside-nodeports { tcp . 30001 . 10.180.0.1 . 80 }",
+        "add element counted-outside-nodeports { tcp . 30001 . 10.180.1.1 . 80 }",
+    ]
 
 
-def test_counting_by_node_tells_nodes_of_a_zone_apart() -> None:
-    """Two nodes, two counters; by zone it is one."""
+def test_local_policy_counts_the_endpoints_that_each_client_may_get() -> None:
+    """Clients from outside get endpoints of this node, its own pods those of all nodes."""
+    port = replace(PORT, node_port=30001, external_policy=TrafficPolicy.LOCAL)
+    lines = rendered(port, HERE, THERE, settings=replace(SETTINGS, count_by=CountBy.ZONE))
+    assert sorted(line for line in lines if " counted-" in line and "30001" in line) == [
+        "add element counted-nodeports { tcp . 30001 . 10.180.0.1 . 80 }",
+        "add element counted-nodeports { tcp . 30001 . 10.180.1.1 . 80 }",
+        "add element counted-outside-nodeports { tcp . 30001 . 10.180.0.1 . 80 }",
+    ]
+
+
+@pytest.mark.parametrize(("count_by", "want"), [(CountBy.NODE, {"n2", "n3"}), (CountBy.ZONE, {""})])
+def test_counting_by_node_tells_nodes_of_a_zone_apart(count_by: CountBy, want: set[str]) -> None:
+    """Counts of a zone have no node, unless it is this one."""
     far = replace(THERE, node_name="n3", address="10.180.2.1")
-    by_node = rendered(PORT, THERE, far, settings=replace(SETTINGS, count_by=CountBy.NODE))
-    by_zone = rendered(PORT, THERE, far, settings=replace(SETTINGS, count_by=CountBy.ZONE))
-    assert len([line for line in by_node if line.startswith("add counter")]) == 2
-    assert len([line for line in by_zone if line.startswith("add counter")]) == 1
+    port = replace(PORT, node_port=30001)
+    selection = select(port, (THERE, far), node=NodeView("n1", "zone-a"), gates=GATES)
+    settings = replace(SETTINGS, count_by=count_by)
+    objects = render_port(ServicePortKey.of(port), port, selection, settings=settings)
+    assert {counted.node for counted in objects.counted_endpoints.values()} == want
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from keepclose.ruleset import (
     Update,
     cleanup_text,
 )
-from keepclose.ruleset.tracer import Packet
+from keepclose.ruleset.tables import Unserved
+from keepclose.ruleset.tracer import Packet, TracedNode, trace_outcomes
 from support.ruleset.kerneltables import KernelTable
 from support.ruleset.tracednodes import NODE_IP, OUTSIDE, POD, SETTINGS, follow, load, tell_port
 
@@ -378,20 +379,58 @@ def test_reconcile_after_a_failure_finishes_the_work() -> None:
 
 
 def test_counters_say_what_they_count() -> None:
-    """By service port, zone, node and mode; they outlive changes of endpoints."""
+    """By service port, zone, node, mode and origin; they outlive changes of other endpoints."""
     ruleset = Ruleset(replace(SETTINGS, count_by=CountBy.ZONE))
-    tell_port(ruleset, PORT, [ONE, TWO])
+    port = replace(PORT, node_port=30001)
+    tell_port(ruleset, port, [ONE, TWO])
     kernel = load(ruleset)
-    counters = ruleset.counters()
-    assert set(counters.values()) == {
-        Counted(KEY, "zone-a", "n1", ""),
-        Counted(KEY, "zone-b", "", ""),
-    }
-    assert set(counters) == set(kernel.counters)
-    tell_port(ruleset, PORT, [ONE, TWO, replace(TWO, address="10.180.1.2")])
+
+    def counted(name: str, *key: str) -> Counted | Unserved | None:
+        assert (name, key) in {(name, each) for each in kernel.elements[name]}
+        return ruleset.counted_by((name, key))
+
+    one, two = Counted(KEY, "zone-a", "n1", "", 80), Counted(KEY, "zone-b", "", "", 80)
+    at = ("172.30.0.41", "tcp", "80")
+    assert counted("counted-connections", *at, "10.180.0.1", "80") == one
+    assert counted("counted-connections", *at, "10.180.1.1", "80") == two
+    assert counted("counted-nodeports", "tcp", "30001", "10.180.1.1", "80") == two
+    outside = "counted-outside-nodeports"
+    want = two._replace(is_from_outside=True)
+    assert counted(outside, "tcp", "30001", "10.180.1.1", "80") == want
+    tell_port(ruleset, port, [ONE, replace(TWO, address="10.180.1.2")])
+    changing = ruleset.changing_counters()
+    assert changing[outside, ("tcp", "30001", "10.180.1.1", "80")] == want
     update = committed(ruleset, kernel)
-    assert not any("add counter" in text for text in update.phases)
-    assert set(ruleset.counters()) == set(counters)
+    counting = [line for text in update.phases for line in text.splitlines() if "counted-" in line]
+    assert len(counting) == 6
+    assert not any("10.180.0.1" in line for line in counting)
+    assert ruleset.counted_by((outside, ("tcp", "30001", "10.180.1.1", "80"))) is None
+
+
+def test_connections_from_outside_count_apart_only_where_pods_are_known() -> None:
+    """Without a way to identify the own pods every connection counts as the node's."""
+    settings = replace(SETTINGS, count_by=CountBy.ZONE, local_traffic=LocalTraffic())
+    ruleset = Ruleset(settings)
+    tell_port(ruleset, replace(PORT, node_port=30001), [ONE])
+    kernel = load(ruleset)
+    assert [name for name in kernel.sets if name.startswith("counted-")] == [
+        "counted-connections",
+        "counted-nodeports",
+    ]
+    node = TracedNode(frozenset({NODE_IP}))
+    ((trace, _),) = trace_outcomes(kernel.table(), Packet(OUTSIDE, NODE_IP, 30001), node)
+    assert [name for name, _ in trace.counted] == ["counted-nodeports"]
+
+
+def test_counters_of_an_earlier_version_are_deleted() -> None:
+    """Named counters have no use once elements count."""
+    ruleset = Ruleset(replace(SETTINGS, count_by=CountBy.ZONE))
+    tell_port(ruleset, PORT, [ONE])
+    kernel = load(ruleset)
+    kernel.counters["traffic-ULMVA6XW-ns1/svc1/tcp/p80__zone-a/n1/"] = None
+    update = ruleset.reconcile(kernel.listing())
+    kernel.apply(ruleset.sweep_transactions(update.serial))
+    assert kernel.counters == {}
 
 
 def test_sweep_of_one_update_leaves_later_ones() -> None:

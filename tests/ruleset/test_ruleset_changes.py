@@ -119,7 +119,6 @@ def state(kernel: KernelTable) -> object:
             for name, elements in table.elements.items()
             if elements
         },
-        set(table.counters),
     )
 
 
@@ -128,7 +127,7 @@ def wanted(ruleset: Ruleset) -> object:
     model = ruleset.model()
     kernel = KernelTable()
     kernel.chains, kernel.sets, kernel.maps = model.chains, model.sets, model.maps
-    kernel.elements, kernel.counters = model.elements, model.counters
+    kernel.elements = model.elements
     return state(kernel)
 
 

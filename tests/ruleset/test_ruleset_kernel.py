@@ -11,10 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from keepclose.model.meta import NamespacedName
+from keepclose.proxy.counters.kernel_counters import read_counts
+from keepclose.proxy.nft.element_messages import decode_key
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
 from keepclose.ruleset import (
     CountBy,
+    Counted,
     DetectLocal,
     LocalTraffic,
     Ruleset,
@@ -165,7 +168,6 @@ def test_kernel_takes_every_kind_of_object(kernel: Kernel, settings: RulesetSett
     model, listing = ruleset.model(), kernel.listing(table)
     assert listing.chains == set(model.chains)
     assert listing.sets == set(model.sets)
-    assert listing.counters == set(model.counters)
     assert listing.elements == {
         **{name: {} for name in (*model.sets, *model.maps)},
         **{
@@ -261,14 +263,14 @@ sys.stdin.read()
         assert process.stdout.readline() == b"ready\n"
         kernel.run(sys.executable, "-c", script)
         process.terminate()
-    listed = json.loads(
-        kernel.run("nft", "--json", "list", "counters", "table", "ip", "kube-proxy")
-    )
-    counts = {
-        ruleset.counters()[one["counter"]["name"]].zone: one["counter"]["packets"]
-        for one in listed["nftables"]
-        if "counter" in one
-    }
+    counts: dict[str, int] = {}
+    for key, count in kernel.inside.do(
+        lambda: read_counts("ip", "kube-proxy", "counted-connections")
+    ).items():
+        slot = ("counted-connections", decode_key(key, "ip", has_endpoint=True))
+        counted = ruleset.counted_by(slot)
+        assert isinstance(counted, Counted)
+        counts[counted.zone] = count.packets
     assert counts["zone-b"] + counts["zone-c"] == 400
     # Beyond lies less than one chance in 10 ** 10; an even spread would give 200.
     assert 316 <= counts["zone-b"] <= 396

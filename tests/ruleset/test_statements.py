@@ -10,7 +10,6 @@ from keepclose.ruleset.statements import (
     Branch,
     Choose,
     ClearMark,
-    Count,
     Draw,
     Drop,
     Goto,
@@ -101,7 +100,12 @@ ROWS: list[tuple[Statement, str, str]] = [
         ),
     ),
     (Remember("affinity-x"), "ip6", "update @affinity-x { ip6 saddr }"),
-    (Count("traffic-x"), "ip", "counter name traffic-x"),
+    (
+        InSet((PacketField.ORIGINAL_DESTINATION, PacketField.ORIGINAL_PORT), "s"),
+        "ip6",
+        "ct original ip6 daddr . ct original proto-dst @s",
+    ),
+    (IsLocal(PacketField.SOURCE, negated=True), "ip", "fib saddr type != local"),
 ]
 
 

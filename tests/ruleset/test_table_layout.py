@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 from msgspec.structs import replace
 
-from keepclose.ruleset import DetectLocal, LocalTraffic, RulesetSettings, TableListing
+from keepclose.ruleset import CountBy, DetectLocal, LocalTraffic, RulesetSettings, TableListing
 from keepclose.ruleset.commands import Transaction
 from keepclose.ruleset.layout import Layout, build_layout, place_layout
 
@@ -57,6 +57,8 @@ add rule ip kube-proxy masquerading mark and 0x4000 != 0 mark set mark xor 0x400
 masquerade fully-random
 add rule ip kube-proxy masquerading ct status dnat \
 ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections masquerade fully-random
+add chain ip kube-proxy connections-count
+flush chain ip kube-proxy connections-count
 add chain ip kube-proxy reject-chain { comment "refuses what has no endpoint at all" ; }
 flush chain ip kube-proxy reject-chain
 add rule ip kube-proxy reject-chain reject
@@ -87,6 +89,12 @@ add rule ip kube-proxy nat-output jump services
 add chain ip kube-proxy nat-postrouting { type nat hook postrouting priority 100 ; }
 flush chain ip kube-proxy nat-postrouting
 add rule ip kube-proxy nat-postrouting jump masquerading
+add chain ip kube-proxy count-postrouting { type nat hook postrouting priority 90 ; }
+flush chain ip kube-proxy count-postrouting
+add rule ip kube-proxy count-postrouting ct status dnat jump connections-count
+add chain ip kube-proxy count-input { type nat hook input priority 90 ; }
+flush chain ip kube-proxy count-input
+add rule ip kube-proxy count-input ct status dnat jump connections-count
 """
 SETTINGS = RulesetSettings(
     local_traffic=LocalTraffic(DetectLocal.CIDR, "10.244.1.0/24"),
@@ -112,6 +120,28 @@ def test_layout_of_a_new_table() -> None:
     )
     assert text == dedent(WANT) + marker
     assert [element.key for element in layout.elements] == [("192.0.2.1",)]
+
+
+def test_connections_are_counted_behind_the_translation() -> None:
+    """Those from outside first; a cluster IP is never taken for a node port."""
+    settings = replace(SETTINGS, count_by=CountBy.ZONE)
+    used = "meta l4proto . ct original proto-dst"
+    key = f"ct original ip daddr . {used} . ip daddr . th dport"
+    outside = "ip saddr != 10.244.1.0/24 fib saddr type != local"
+    texts = chain_texts(build_layout(settings), "connections-count")
+    assert texts[:2] == [
+        f"meta l4proto tcp {outside} {key} @counted-outside return",
+        f"meta l4proto tcp {key} @counted-connections return",
+    ]
+    assert [text.split()[2] for text in texts[:6]] == ["tcp", "tcp", "udp", "udp", "sctp", "sctp"]
+    assert texts[6] == "ct original ip daddr @cluster-ips return"
+    key = f"{used} . ip daddr . th dport"
+    assert texts[7:9] == [
+        f"meta l4proto tcp {outside} {key} @counted-outside-nodeports return",
+        f"meta l4proto tcp {key} @counted-nodeports return",
+    ]
+    unknown = build_layout(replace(settings, local_traffic=LocalTraffic()))
+    assert len(chain_texts(unknown, "connections-count")) == 7
 
 
 def test_layout_of_the_other_family() -> None:

@@ -12,7 +12,6 @@ from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset import CountBy, Table
 from keepclose.ruleset.statements import (
-    Count,
     Drop,
     Goto,
     IsNew,
@@ -24,7 +23,7 @@ from keepclose.ruleset.statements import (
     SetMark,
     Statement,
 )
-from keepclose.ruleset.tables import Chain, Element, Hook, Map, make_rule
+from keepclose.ruleset.tables import Chain, Element, Hook, Map, Slot, make_rule
 from keepclose.ruleset.tracer import Fate, Packet, Trace, TracedNode, trace_outcomes, trace_packet
 from support.ruleset.tracednodes import (
     NODE_IP,
@@ -104,14 +103,37 @@ def test_remembered_client_goes_back_to_its_endpoint() -> None:
 
 
 def test_counters_count_where_connections_go() -> None:
-    """One counter for each, that of the endpoint's place."""
-    table = table_of(PORT, HERE, THERE, count_by=CountBy.ZONE)
-    packet = Packet(POD, "172.30.0.41", 80)
-    counted = {
-        shown(trace): table.counters[trace.counted[0]].counted[1:3]
-        for trace, _ in trace_outcomes(table, packet, NODE)
-    }
-    assert counted == {"10.180.0.1:80": ("zone-a", "n1"), "10.180.1.1:80": ("zone-b", "")}
+    """One element counts each connection, by what the client used and the endpoint it got."""
+    table = table_of(replace(PORT, node_port=30001), HERE, THERE, count_by=CountBy.ZONE)
+
+    def counted(packet: Packet) -> list[tuple[Slot, ...]]:
+        return [trace.counted for trace, _ in trace_outcomes(table, packet, NODE)]
+
+    endpoints = [("10.180.0.1", "80"), ("10.180.1.1", "80")]
+    for source, from_node in ((POD, False), (NODE_IP, True)):
+        used = ("172.30.0.41", "tcp", "80")
+        assert counted(Packet(source, "172.30.0.41", 80, from_node=from_node)) == [
+            (("counted-connections", (*used, *endpoint)),) for endpoint in endpoints
+        ]
+        assert counted(Packet(source, NODE_IP, 30001, from_node=from_node)) == [
+            (("counted-nodeports", ("tcp", "30001", *endpoint)),) for endpoint in endpoints
+        ]
+    assert counted(Packet(OUTSIDE, NODE_IP, 30001)) == [
+        (("counted-outside-nodeports", ("tcp", "30001", *endpoint)),) for endpoint in endpoints
+    ]
+
+
+def test_a_connection_of_the_node_to_itself_is_counted_once() -> None:
+    """It passes postrouting and input, and nat chains of the second do not see it."""
+    own = replace(HERE, address=NODE_IP)
+    table = table_of(replace(PORT, node_port=30001), own, count_by=CountBy.ZONE)
+    for packet in (
+        Packet(NODE_IP, "172.30.0.41", 80, from_node=True),
+        Packet(POD, "172.30.0.41", 80),
+        Packet(OUTSIDE, NODE_IP, 30001),
+    ):
+        ((trace, _),) = trace_outcomes(table, packet, NODE)
+        assert (trace.endpoint, len(trace.counted)) == ((NODE_IP, 80), 1)
 
 
 def test_path_names_the_rules_that_took_effect() -> None:
@@ -128,6 +150,7 @@ def test_path_names_the_rules_that_took_effect() -> None:
         "service",
         "filter-forward",
         "filter-forward",
+        "count-postrouting",
         "nat-postrouting",
         "masquerading",
     ]
@@ -160,7 +183,6 @@ def small_table(*statements: tuple[Statement, ...], other: tuple[Statement, ...]
                 ("81",): Element("ports", ("81",), Drop()),
             }
         },
-        {},
     )
 
 
@@ -207,7 +229,6 @@ def test_refusals_end_the_way() -> None:
         counted=(),
         path=("base: ct state new jump first", "first: reject"),
     )
-    assert traced(small_table((Count("c"),), (Drop(),))).counted == ("c",)
 
 
 def test_endless_jumps_are_told() -> None:

@@ -111,6 +111,7 @@ class NodeProxy:
         self.counters = ConnectionCounters(
             {name: family.rules for name, family in self.families.items()},
             table=settings.table,
+            zone=lambda: self.node.view.zone,
             reader=counts or KernelCounters(clock=clock),
             clock=clock,
         )

@@ -78,7 +78,6 @@ class FamilyProxy:
         self._shared = shared
         self._node = node
         self._on_change = events.on_change
-        self._counts_chains = True
         self.rules = Rules(self._layout(), writer=writer)
         self.states = PortStates(
             family, gates=settings.gates, node=node.view, set_port=self.rules.set_port
@@ -111,7 +110,7 @@ class FamilyProxy:
             tracker=self.tracker,
             states=self.states,
             rules=self.rules,
-            hooks=SyncHooks(self._refresh_addresses, self._limit_counting, self._after_sync),
+            hooks=SyncHooks(self._refresh_addresses, self._after_sync),
         )
 
     @property
@@ -160,7 +159,6 @@ class FamilyProxy:
             self._node.addresses,
             self.family,
             is_counting=self.is_counting,
-            counts_chains=self._counts_chains,
         )
 
     def _apply_layout(self) -> None:
@@ -177,25 +175,6 @@ class FamilyProxy:
             (EVERY_ADDRESS[self.family],) if addresses is None else addresses
         )
 
-    def _limit_counting(self) -> bool:
-        """Count connections of ports with own chains only while these ports are few.
-
-        Return whether that changed the layout.
-        """
-        if not self.is_counting:
-            return False
-        ports, most = self.rules.chained_ports, self._shared.settings.most_chains_counted
-        # NB: the two limits differ, or a number at the limit would change the layout again and
-        # again.
-        counts = ports <= (most if self._counts_chains else most * 9 // 10)
-        is_changed = counts != self._counts_chains
-        if is_changed:
-            self._counts_chains = counts
-            _log.warning("counting of ports with own chains changed", counted=counts, ports=ports)
-            self._apply_layout()
-        self._shared.metrics.show_uncounted(self.family, 0 if counts else ports)
-        return is_changed
-
     async def _after_sync(self, changed: set[NamespacedName]) -> None:
         self._on_change()
         await self._post_sync.run(changed)
@@ -207,7 +186,6 @@ def layout_of(
     family: str,
     *,
     is_counting: bool,
-    counts_chains: bool = True,
 ) -> RulesetSettings:
     """Return the settings of the table of a family on a node with these addresses.
 
@@ -223,7 +201,6 @@ def layout_of(
         masquerade_bit=settings.masquerade_bit,
         nodeport_ips=node_port_ips(settings, addresses, family),
         count_by=CountBy.ZONE if is_counting else CountBy.NOTHING,
-        count_chains=counts_chains,
         uses_external_ips=settings.gates.on(Gate.ALLOW_SERVICE_EXTERNAL_IPS),
         pooled=settings.pooled,
     )

@@ -51,8 +51,6 @@ class SyncHooks(NamedTuple):
     """The work of a family before and after its syncs."""
 
     before_full: Callable[[], None]
-    before_write: Callable[[], bool]
-    """Returns whether the layout changed, so that the whole table has to be written."""
     after: Callable[[set[NamespacedName]], Awaitable[None]]
     """Receives the Services that changed."""
 
@@ -314,8 +312,6 @@ class FamilySync:
         if is_full:
             self._hooks.before_full()
         version = await self._selector.select()
-        if self._hooks.before_write():
-            is_full = True
         try:
             if is_full:
                 serial = await self._rules.write_all()

@@ -59,10 +59,6 @@ class ProxySettings(msgspec.Struct, frozen=True):
     node_port_addresses: tuple[str, ...] = ("primary",)
     bind_address: str = ""
     counts_connections: bool = True
-    most_chains_counted: int = 200
-    """How many service ports with chains of their own (those with node ports, external or load
-    balancer IPs, affinity or weights) are counted; with more, none of them is. If counted, each of
-    their endpoints needs a chain."""
     pooled: bool = True
     """Whether plain ports share maps of endpoints, so that a change in a large table is fast."""
     acknowledges: bool = True

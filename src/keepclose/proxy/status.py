@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from keepclose.accounting.flow_table import NO_ZONE
 from keepclose.model.meta import NamespacedName
 from keepclose.proxy.counters.metrics import ConnectionCount, UnservedCount, mode_label
 from keepclose.proxy.health import Listen, listen_here
@@ -94,7 +95,8 @@ def describe_services(
     connections: dict[NamespacedName, dict[str, int]] = {}
     for count in counts:
         zones = connections.setdefault(NamespacedName(count.namespace, count.service), {})
-        zones[count.zone] = zones.get(count.zone, 0) + count.connections
+        zone = "" if count.endpoint_zone == NO_ZONE else count.endpoint_zone
+        zones[zone] = zones.get(zone, 0) + count.connections
     packets: dict[NamespacedName, dict[str, int]] = {}
     for unserved_count in unserved:
         key = NamespacedName(unserved_count.namespace, unserved_count.service)

@@ -14,7 +14,7 @@ never chooses endpoints (`routing` does) and never writes to the kernel (`proxy`
     # more than a second after the last phase of that update:
     for text in ruleset.sweep(update.serial): write(text)
     ruleset.set_service_cidrs(...), ruleset.set_nodeport_ips(...)   # seen by the next commit
-    ruleset.counters()                                  # counter name -> what it counts
+    ruleset.counted_by(slot)                            # what the counter of an element counts
     ruleset.model()                                     # the desired Table, for the tracer
     cleanup_text(settings)                              # removes the table, on request only
 

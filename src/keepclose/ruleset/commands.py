@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from keepclose.ruleset.names import quote_comment
-from keepclose.ruleset.tables import Chain, Counter, Element, Map, Rule, Set
+from keepclose.ruleset.tables import Chain, Element, Map, Rule, Set
 
 MAX_COMMANDS: Final = 2_000
 """The approximate number of commands in one transaction; nft needs a few kilobytes for each."""
@@ -148,16 +148,6 @@ class DeleteElement(msgspec.Struct, frozen=True, gc=False):
         return f"delete element {table} {self.container} {{ {' . '.join(self.key)} }}"
 
 
-class AddCounter(msgspec.Struct, frozen=True, gc=False):
-    """Create the counter unless it exists; an existing counter keeps its count."""
-
-    counter: Counter
-
-    def text(self, table: str) -> str:
-        """Return the command."""
-        return f"add counter {table} {self.counter.name}"
-
-
 class DeleteCounter(msgspec.Struct, frozen=True, gc=False):
     """Delete a counter that no rule refers to."""
 
@@ -179,7 +169,6 @@ Command = (
     | AddMap
     | AddElement
     | DeleteElement
-    | AddCounter
     | DeleteCounter
 )
 

@@ -1,12 +1,14 @@
 """The part of the table that does not depend on Services: hooks, dispatch, checks, masquerading.
 
     from the wire: prerouting -110 firewall-check . -100 services (dispatch, translation)
-                   then forward 0 or input 0: reject, drop; then postrouting 100 masquerading
-    from the node: output -110 . -100 . 0, then postrouting 100
+                   then forward 0 or input 0: reject, drop; then input 90 or postrouting 90:
+                   count; then postrouting 100 masquerading
+    from the node: output -110 . -100 . 0, then postrouting 90 . 100
 
 Chains, sets and maps have the names and the purpose of kube-proxy's. Only the filter hooks reject,
 because older kernels cannot reject before routing. Priorities are numbers: nft 1.0.6 accepts the
 words only at some hooks. An empty chain, named after a fingerprint of the layout, is its marker.
+`connection_sets` says how connections are counted.
 
 A table with the right marker and the right number of rules stays as it is. A table without a marker
 (kube-proxy's, or none) gets its base chains deleted and created again, because their hooks cannot
@@ -32,6 +34,13 @@ from keepclose.ruleset.commands import (
     DeleteSet,
     FlushChain,
 )
+from keepclose.ruleset.connection_sets import (
+    CONNECTION_SETS,
+    CONNECTIONS,
+    NODEPORT_CONNECTIONS,
+    connection_sets,
+    count_lookups,
+)
 from keepclose.ruleset.listing import TableListing
 from keepclose.ruleset.names import LAYOUT, fingerprint, plain_address, plain_ranges
 from keepclose.ruleset.settings import CountBy, RulesetSettings
@@ -50,6 +59,7 @@ from keepclose.ruleset.statements import (
     MatchCondition,
     PacketField,
     Reject,
+    Return,
     SetMark,
 )
 from keepclose.ruleset.tables import (
@@ -100,6 +110,7 @@ CONTAINERS: Final = (
     *COUNTED_ENDPOINTS.values(),
     UNSERVED_SERVICES,
     UNSERVED_NODEPORTS,
+    *CONNECTION_SETS,
 )
 """Every set and map whose elements the proxy writes."""
 REJECT_CHAIN: Final = "reject-chain"
@@ -111,6 +122,7 @@ _SERVICE_CHECK = "service-endpoints-check"
 _NODEPORT_CHECK = "nodeport-endpoints-check"
 _FIREWALL_CHECK = "firewall-check"
 _CLUSTER_IP_CHECK = "cluster-ips-check"
+_COUNTING = "connections-count"
 
 _BASE_CHAINS: Final[tuple[tuple[str, Hook, tuple[str, ...]], ...]] = (
     ("filter-prerouting-pre-dnat", Hook("filter", "prerouting", -110), (_FIREWALL_CHECK,)),
@@ -121,6 +133,8 @@ _BASE_CHAINS: Final[tuple[tuple[str, Hook, tuple[str, ...]], ...]] = (
     ("nat-prerouting", Hook("nat", "prerouting", -100), (_SERVICES,)),
     ("nat-output", Hook("nat", "output", -100), (_SERVICES,)),
     ("nat-postrouting", Hook("nat", "postrouting", 100), (_MASQUERADING,)),
+    ("count-postrouting", Hook("nat", "postrouting", 90), (_COUNTING,)),
+    ("count-input", Hook("nat", "input", 90), (_COUNTING,)),
 )
 _NODEPORT = (PacketField.PROTOCOL, PacketField.PORT)
 _COMMENT = "rules for Services, by keepclose"
@@ -165,6 +179,7 @@ def build_layout(settings: RulesetSettings) -> Layout:
         _cluster_ip_check(settings),
         _services(settings),
         _masquerading(settings),
+        _connections_count(settings),
         Chain(
             REJECT_CHAIN,
             (make_rule(settings.ip, Reject()),),
@@ -238,7 +253,8 @@ def counted_containers(settings: RulesetSettings) -> tuple[str, ...]:
     if settings.count_by is CountBy.NOTHING:
         return ()
     pooled = COUNTED_ENDPOINTS.values() if settings.pooled else ()
-    return (*pooled, UNSERVED_SERVICES, UNSERVED_NODEPORTS)
+    connections = [counting.name for counting in connection_sets(settings)]
+    return (*pooled, UNSERVED_SERVICES, UNSERVED_NODEPORTS, *connections)
 
 
 def _counting(settings: RulesetSettings, *conditions: MatchCondition) -> tuple[Rule, ...]:
@@ -256,9 +272,26 @@ def _base_chain(
     settings: RulesetSettings, name: str, hook: Hook, targets: tuple[str, ...]
 ) -> Chain:
     # Only filter hooks see later packets of a connection; nat hooks see the first packet.
-    is_new = (IsNew(),) if hook.type == "filter" else ()
-    rules = tuple([make_rule(settings.ip, *is_new, Jump(target)) for target in targets])
+    condition: tuple[MatchCondition, ...] = (IsNew(),) if hook.type == "filter" else ()
+    if targets == (_COUNTING,):
+        condition = (IsTranslated(),)
+    rules = tuple([make_rule(settings.ip, *condition, Jump(target)) for target in targets])
     return Chain(name, rules, hook)
+
+
+def _connections_count(settings: RulesetSettings) -> Chain:
+    """Return the chain that counts translated connections; empty if none are counted."""
+    if settings.count_by is CountBy.NOTHING:
+        return Chain(_COUNTING)
+    transports = tuple(ENDPOINTS_MAP)
+    is_cluster_ip = InSet((PacketField.ORIGINAL_DESTINATION,), CLUSTER_IPS)
+    rules = [
+        *count_lookups(CONNECTIONS, transports, settings),
+        # Another Service may have a port with the number of a node port, and the same endpoint.
+        make_rule(settings.ip, is_cluster_ip, Return(), comment="counted, or counts elsewhere"),
+        *count_lookups(NODEPORT_CONNECTIONS, transports, settings),
+    ]
+    return Chain(_COUNTING, tuple(rules))
 
 
 def _services(settings: RulesetSettings) -> Chain:
@@ -337,6 +370,7 @@ def _sets(settings: RulesetSettings) -> tuple[Set, ...]:
         by_port = (PROTOCOL_TYPE, PORT_TYPE)
         sets.append(Set(UNSERVED_SERVICES, by_address, comment="counts refusals", counted=True))
         sets.append(Set(UNSERVED_NODEPORTS, by_port, comment="counts refusals", counted=True))
+        sets += connection_sets(settings)
     if settings.nodeport_ips is not None:
         sets.append(Set(NODEPORT_IPS, (address,), comment="where node ports answer"))
     return tuple(sets)

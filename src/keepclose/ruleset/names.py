@@ -1,9 +1,9 @@
-"""Names of chains, sets and counters, and all other text that may occur in a transaction.
+"""Names of chains and sets, and all other text that may occur in a transaction.
 
 The base name of a service port is kube-proxy's: HASH-namespace/service/protocol/port, where HASH is
-the start of the base32 of the SHA-256 of the rest. An endpoint adds "__address/port", a counter
-"__zone/node/mode"; a base is cut at 240 bytes. Our chains end in "." and a fingerprint of their
-rules, so a chain of one name has always had the same rules.
+the start of the base32 of the SHA-256 of the rest. An endpoint adds "__address/port"; a base is cut
+at 240 bytes. Our chains end in "." and a fingerprint of their rules, so a chain of one name has
+always had the same rules.
 
 A name contains only characters that nft accepts unquoted, whatever the objects are called. nft has
 no escapes inside quotes, so characters that would end a quotation are replaced. An invalid address,
@@ -43,6 +43,7 @@ FIREWALL: Final = "firewall-"
 ENDPOINT: Final = "endpoint-"
 AFFINITY: Final = "affinity-"
 TRAFFIC: Final = "traffic-"
+"""Named counters of earlier versions, which are deleted."""
 LAYOUT: Final = "layout/"
 POOL: Final = "pool/"
 
@@ -86,11 +87,6 @@ def port_base(key: ServicePortKey) -> str:
 def endpoint_base(key: ServicePortKey, address: str, port: int) -> str:
     """Return the base name of one endpoint of the port; colons of IPv6 become dots."""
     return hash_and_cut(f"{_path(key)}__{address.replace(':', '.')}/{port}")
-
-
-def counter_base(key: ServicePortKey, *labels: str) -> str:
-    """Return the base name of the counter of the port that has these labels."""
-    return hash_and_cut(f"{_path(key)}__{'/'.join(labels)}")
 
 
 def hash_and_cut(path: str) -> str:

@@ -19,7 +19,7 @@ This module never chooses endpoints. It drops invalid addresses, protocols and p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Final
@@ -29,7 +29,15 @@ import msgspec
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.selection import Outcome, PacketVerdict, Selection
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
-from keepclose.ruleset.endpoint_chains import ChainBuilder, distinct_endpoints, endpoint_place
+from keepclose.ruleset.connection_sets import (
+    CONNECTIONS,
+    NODEPORT_CONNECTIONS,
+    counted_endpoints,
+    describe_counts,
+    external_counts,
+    internal_counts,
+)
+from keepclose.ruleset.endpoint_chains import ChainBuilder, distinct_endpoints
 from keepclose.ruleset.layout import (
     CLUSTER_IPS,
     DESTINATION,
@@ -72,7 +80,6 @@ from keepclose.ruleset.tables import (
     Chain,
     ChainVerdict,
     Counted,
-    Counter,
     Element,
     ElementKey,
     Rule,
@@ -88,6 +95,7 @@ _REFUSALS: Final[dict[PacketVerdict, ChainVerdict | None]] = {
     PacketVerdict.DROP: Drop(),
     PacketVerdict.REJECT: Goto(REJECT_CHAIN),
 }
+_CONNECTIONS: Final = {SERVICE_IPS: CONNECTIONS, SERVICE_NODEPORTS: NODEPORT_CONNECTIONS}
 _COUNTING: Final = {
     NO_ENDPOINT_SERVICES: UNSERVED_SERVICES,
     NO_ENDPOINT_NODEPORTS: UNSERVED_NODEPORTS,
@@ -99,10 +107,11 @@ class PortObjects(msgspec.Struct, frozen=True):
 
     chains: tuple[Chain, ...] = ()
     sets: tuple[Set, ...] = ()
-    counters: tuple[Counter, ...] = ()
     elements: tuple[Element, ...] = ()
     counted: tuple[Counted, ...] = ()
     """What the counters of pooled endpoints count, in the order of the endpoints."""
+    counted_endpoints: Mapping[ElementKey, Counted] = {}
+    """What the counters of other endpoints count, by address and port."""
 
 
 NO_OBJECTS: Final = PortObjects()
@@ -163,16 +172,13 @@ def render_port(
                 *pool_elements(at, pooled, settings),
                 *_hairpins(selection, transport, settings),
             ),
-            counted=_counted(key, pooled, str(selection.mode), settings),
+            counted=describe_counts(port, pooled, str(selection.mode), settings),
         )
     builder = ChainBuilder(
-        settings=settings
-        if settings.count_chains
-        else msgspec.structs.replace(settings, count_by=CountBy.NOTHING),
+        settings=settings,
         key=key,
         base=port_base(key),
         transport=transport,
-        mode=str(selection.mode),
         affinity_s=_affinity_seconds(port),
     )
     cluster = builder.add_endpoints_chain(SERVICE_CHAIN, selection.cluster or ())
@@ -188,6 +194,7 @@ def render_port(
         at = (cluster_ip, transport, str(port.port))
         if internal:
             elements.append(Element(SERVICE_IPS, at, Goto(internal)))
+            elements += internal_counts(at, selection, settings)
         elif (refusal := _REFUSALS[selection.internal.verdict]) is not None:
             elements.append(Element(NO_ENDPOINT_SERVICES, at, refusal, str(key)))
             if is_counting:
@@ -213,6 +220,7 @@ def render_port(
         for dispatch, refusals, key_at in places:
             if via:
                 elements.append(Element(dispatch, key_at, Goto(via)))
+                elements += external_counts(_CONNECTIONS[dispatch], key_at, selection, settings)
             if refusal is not None:
                 elements.append(Element(refusals, key_at, refusal, str(key)))
                 if is_counting:
@@ -227,20 +235,9 @@ def render_port(
     return PortObjects(
         tuple(builder.chains.values()),
         tuple(builder.sets.values()),
-        tuple(builder.counters.values()),
         tuple(elements),
+        counted_endpoints=counted_endpoints(port, selection, settings),
     )
-
-
-def _counted(
-    key: ServicePortKey, pooled: Sequence[PortEndpoint], mode: str, settings: RulesetSettings
-) -> tuple[Counted, ...]:
-    if settings.count_by is CountBy.NOTHING:
-        return ()
-    places = [endpoint_place(endpoint, settings) for endpoint in pooled]
-    # Endpoints in one place share one object; there are many more endpoints than places.
-    by_place = {place: Counted(key, *place, mode) for place in places}
-    return tuple([by_place[place] for place in places])
 
 
 def _affinity_seconds(port: RoutedPort) -> int:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from keepclose.routing.selection import Selection
 from keepclose.routing.service_ports import RoutedPort
 from keepclose.ruleset.commands import (
-    AddCounter,
     AddElement,
     AddSet,
     Command,
@@ -26,6 +25,7 @@ from keepclose.ruleset.commands import (
     add_chain,
     split_commands,
 )
+from keepclose.ruleset.connection_sets import CONNECTION_SETS, OUTSIDE_SETS
 from keepclose.ruleset.kernel_state import CHAIN, COUNTER, SET, ElementLedger, Item, Retirement
 from keepclose.ruleset.layout import (
     CONTAINERS,
@@ -45,9 +45,7 @@ from keepclose.ruleset.layout import (
 from keepclose.ruleset.listing import TableListing
 from keepclose.ruleset.names import (
     AFFINITY,
-    LOCAL,
     POOL,
-    SERVICE_CHAIN,
     TRAFFIC,
     ServicePortKey,
     is_service_chain,
@@ -58,7 +56,11 @@ from keepclose.ruleset.statements import Drop
 from keepclose.ruleset.tables import Counted, Slot, Table, Unserved
 
 _POOLED = frozenset({*ENDPOINTS_MAP.values(), *COUNTED_ENDPOINTS.values()})
-_ADDED_EARLY = frozenset({HAIRPINS, NODEPORT_IPS, UNSERVED_SERVICES, UNSERVED_NODEPORTS, *_POOLED})
+_FROM_OUTSIDE = frozenset(OUTSIDE_SETS.values())
+_CONNECTIONS = frozenset(CONNECTION_SETS)
+_ADDED_EARLY = frozenset(
+    {HAIRPINS, NODEPORT_IPS, UNSERVED_SERVICES, UNSERVED_NODEPORTS, *CONNECTION_SETS, *_POOLED}
+)
 """Containers whose elements may be added before the dispatch is switched to new chains."""
 _DELETED_LATE = frozenset({HAIRPINS, *_POOLED})
 """Containers whose elements packets under old rules still need."""
@@ -78,23 +80,17 @@ class Ruleset:
         self._ports: dict[ServicePortKey, PortObjects] = {}
         self._before: dict[ServicePortKey, PortObjects] = {}
         """The committed objects of ports that changed since the last commit."""
-        self._chained: set[ServicePortKey] = set()
         self._ledger = ElementLedger()
         self._ledger.claim(None, self._layout.elements)
         self._retirement = Retirement()
         self._serial = 0
         self._installed: dict[Item, int] = {}
-        """Chains, sets and counters in the kernel; the value of a set is its timeout."""
+        """Chains, sets and old counters in the kernel; the value of a set is its timeout."""
 
     @property
     def settings(self) -> RulesetSettings:
         """The current settings of the table."""
         return self._settings
-
-    @property
-    def chained_ports(self) -> int:
-        """The number of service ports that have chains of their own."""
-        return len(self._chained)
 
     def set_port(
         self, key: ServicePortKey, port: RoutedPort | None, selection: Selection | None
@@ -108,10 +104,6 @@ class Ruleset:
             self._ports.pop(key, None)
         else:
             self._ports[key] = objects
-        if any([chain.name.startswith((SERVICE_CHAIN, LOCAL)) for chain in objects.chains]):  # noqa: C419
-            self._chained.add(key)
-        else:
-            self._chained.discard(key)
         self._before.setdefault(key, before)
 
     def set_service_cidrs(self, cidrs: Sequence[str]) -> None:
@@ -196,14 +188,6 @@ class Ruleset:
             [self._transaction(part) for phase in phases for part in split_commands(phase)]
         )
 
-    def counters(self) -> dict[str, Counted]:
-        """Return what each counter of the table counts; empty unless counting is on."""
-        return {
-            counter.name: counter.counted
-            for objects in self._ports.values()
-            for counter in objects.counters
-        }
-
     def counted_by(self, slot: Slot) -> Counted | Unserved | None:
         """Return what the counter of an element counts; None for an element without a port."""
         container, key = slot
@@ -216,9 +200,7 @@ class Ruleset:
         owner, _ = self._ledger.claim_of(slot) or (None, None)
         if owner is None:
             return None
-        counted = self._ports.get(owner, NO_OBJECTS).counted
-        number = int(key[-1])
-        return counted[number] if number < len(counted) else None
+        return _counted_in(self._ports.get(owner, NO_OBJECTS), slot)
 
     def changing_counters(self) -> dict[Slot, Counted | Unserved]:
         """Return the elements with counters of all ports that changed since the last commit.
@@ -232,13 +214,14 @@ class Ruleset:
             if before.elements == self._ports.get(key, NO_OBJECTS).elements:
                 continue
             for element in before.elements:
-                container = element.container
-                if container in _POOLED:
-                    changing[element.slot] = before.counted[int(element.key[-1])]
-                elif container in _REFUSALS:
-                    counted = self.counted_by(element.slot)
-                    if counted is not None:
-                        changing[element.slot] = counted
+                slot = element.slot
+                counted: Counted | Unserved | None = None
+                if element.container in _REFUSALS:
+                    counted = self.counted_by(slot)
+                elif element.container in _POOLED or element.container in _CONNECTIONS:
+                    counted = _counted_in(before, slot)
+                if counted is not None:
+                    changing[slot] = counted
         return changing
 
     def model(self) -> Table:
@@ -251,14 +234,12 @@ class Ruleset:
             sets={layout_set.name: layout_set for layout_set in layout.sets},
             maps={layout_map.name: layout_map for layout_map in layout.maps},
             elements={name: {} for name in CONTAINERS},
-            counters={},
         )
         for element in self._claim_all().elements():
             table.elements[element.container][element.key] = element
         for objects in self._ports.values():
             table.chains.update({chain.name: chain for chain in objects.chains})
             table.sets.update({port_set.name: port_set for port_set in objects.sets})
-            table.counters.update({counter.name: counter for counter in objects.counters})
         return table
 
     def _claim_all(self) -> ElementLedger:
@@ -298,14 +279,8 @@ class Ruleset:
         self, objects: PortObjects, first: list[Command], *, damaged: Sequence[str] = ()
     ) -> None:
         installed, keep = self._installed, self._retirement.cancel
-        for counter in objects.counters:
-            item: Item = (COUNTER, counter.name)
-            keep(item)
-            if item not in installed:
-                installed[item] = 0
-                first.append(AddCounter(counter))
         for port_set in objects.sets:
-            item = (SET, port_set.name)
+            item: Item = (SET, port_set.name)
             keep(item)
             if installed.get(item) != port_set.timeout_s:
                 installed[item] = port_set.timeout_s
@@ -357,8 +332,19 @@ def _items(objects: PortObjects) -> set[Item]:
     return {
         *[(CHAIN, chain.name) for chain in objects.chains],
         *[(SET, port_set.name) for port_set in objects.sets],
-        *[(COUNTER, counter.name) for counter in objects.counters],
     }
+
+
+def _counted_in(objects: PortObjects, slot: Slot) -> Counted | None:
+    """Return what the counter of a port's element counts; None for an unknown endpoint."""
+    container, key = slot
+    if container in _CONNECTIONS:
+        counted = objects.counted_endpoints.get(key[-2:])
+        if counted is None or container not in _FROM_OUTSIDE:
+            return counted
+        return counted._replace(is_from_outside=True)
+    number = int(key[-1])
+    return objects.counted[number] if number < len(objects.counted) else None
 
 
 def _is_pool(item: Item) -> bool:

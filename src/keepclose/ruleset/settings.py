@@ -59,7 +59,7 @@ class CountBy(StrEnum):
     ZONE = "zone"
     """By the endpoint's zone; endpoints on this node are counted separately."""
     NODE = "node"
-    """By the endpoint's zone and node: as many chains as nodes with endpoints."""
+    """By the endpoint's zone and node."""
 
 
 class RulesetSettings(msgspec.Struct, frozen=True):
@@ -77,8 +77,6 @@ class RulesetSettings(msgspec.Struct, frozen=True):
     """The addresses on which node ports answer; None for all addresses of the node."""
     service_cidrs: tuple[str, ...] = ()
     count_by: CountBy = CountBy.NOTHING
-    count_chains: bool = True
-    """Whether ports with chains of their own are counted too; each endpoint then needs a chain."""
     uses_external_ips: bool = True
     """Whether traffic to the external IPs of Services is translated."""
     pooled: bool = False

@@ -22,6 +22,10 @@ class PacketField(StrEnum):
     PROTOCOL = "meta l4proto"
     PORT = "th dport"
     INTERFACE = "iifname"
+    ORIGINAL_DESTINATION = "ct original daddr"
+    """The destination before translation."""
+    ORIGINAL_PORT = "ct original proto-dst"
+    """NB: nft accepts it in a rule only after a match of one protocol."""
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
@@ -55,10 +59,11 @@ class IsLocal(msgspec.Struct, frozen=True, gc=False):
     """Match if the address is one of the node's own."""
 
     field: PacketField
+    negated: bool = False
 
     def text(self, ip: str) -> str:  # noqa: ARG002 (the same for both families)
         """Return the nftables form."""
-        return f"fib {self.field} type local"
+        return f"fib {self.field} type {'!= ' if self.negated else ''}local"
 
 
 class IsNew(msgspec.Struct, frozen=True, gc=False):
@@ -257,16 +262,6 @@ class Remember(msgspec.Struct, frozen=True, gc=False):
         return f"update @{self.name} {{ {ip} saddr }}"
 
 
-class Count(msgspec.Struct, frozen=True, gc=False):
-    """Add the packet to the named counter."""
-
-    name: str
-
-    def text(self, ip: str) -> str:  # noqa: ARG002
-        """Return the nftables form."""
-        return f"counter name {self.name}"
-
-
 MatchCondition = Match | InSet | IsLocal | IsNew | IsTranslated | HasMark
 VerdictAction = (
     SetMark
@@ -282,7 +277,6 @@ VerdictAction = (
     | Translate
     | Draw
     | Remember
-    | Count
 )
 Statement = MatchCondition | VerdictAction
 
@@ -290,6 +284,8 @@ Statement = MatchCondition | VerdictAction
 def _field(field: PacketField, ip: str) -> str:
     if field is PacketField.SOURCE or field is PacketField.DESTINATION:
         return f"{ip} {field.value}"
+    if field is PacketField.ORIGINAL_DESTINATION:
+        return f"ct original {ip} daddr"
     return field.value
 
 

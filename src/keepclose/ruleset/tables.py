@@ -1,4 +1,4 @@
-"""The table as data: chains of rules, sets, maps with their elements, counters.
+"""The table as data: chains of rules, sets, maps with their elements.
 
 All structs are frozen and compare by value. A rule carries its text beside its statements, because
 the chain name needs the text anyway and rendering it twice would double the work. Maps hold
@@ -97,16 +97,20 @@ class Element(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counted(NamedTuple):
-    """What a counter counts: new connections of a service port to some of its endpoints.
+    """What the counter of an element counts: new connections of a service port to an endpoint.
 
-    `node` is "" if the counter covers endpoints of several nodes; `mode` is the routing mode that
-    selected the endpoints, "" for none.
+    `node` is "" unless connections are counted by node or the endpoint is on this node; `mode` is
+    the routing mode that selected the endpoint, "" for none.
     """
 
     port: ServicePortKey
     zone: str
     node: str
     mode: str
+    number: int = 0
+    """The number of the port, which identifies a port without a name."""
+    is_from_outside: bool = False
+    """Whether neither the node nor its pods opened the connections."""
 
 
 class Unserved(NamedTuple):
@@ -115,13 +119,6 @@ class Unserved(NamedTuple):
     port: ServicePortKey
     action: str
     """What the rules do with the packets: reject or drop."""
-
-
-class Counter(msgspec.Struct, frozen=True, gc=False):
-    """A named counter of packets and bytes."""
-
-    name: str
-    counted: Counted
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -133,7 +130,6 @@ class Table(msgspec.Struct, frozen=True):
     sets: dict[str, Set]
     maps: dict[str, Map]
     elements: dict[str, dict[ElementKey, Element]]
-    counters: dict[str, Counter]
 
 
 def make_rule(ip: str, *statements: Statement, comment: str = "") -> Rule:

@@ -23,7 +23,6 @@ import msgspec
 from keepclose.ruleset.statements import (
     Choose,
     ClearMark,
-    Count,
     DnatTarget,
     Draw,
     Drop,
@@ -46,7 +45,7 @@ from keepclose.ruleset.statements import (
     Translate,
     VerdictAction,
 )
-from keepclose.ruleset.tables import Table
+from keepclose.ruleset.tables import Slot, Table
 
 _Choice = Callable[[Sequence[int]], int]
 """Takes the shares of the alternatives and returns the index of one."""
@@ -93,7 +92,8 @@ class Trace(msgspec.Struct, frozen=True):
     mark: int
     remembered: tuple[str, ...]
     """Affinity sets to which the client was added."""
-    counted: tuple[str, ...]
+    counted: tuple[Slot, ...]
+    """The elements of sets that counted the packet."""
     path: tuple[str, ...]
     """The rules that took effect, each as "chain: rule"."""
 
@@ -142,8 +142,10 @@ class _Evaluation:
         self._masqueraded = False
         self._mark = 0
         self._remembered: list[str] = []
-        self._counted: list[str] = []
+        self._counted: list[Slot] = []
         self._path: list[str] = []
+        self._passed: list[str] = []
+        """The hooks that the packet has reached."""
 
     def run(self) -> Trace:
         fate = Fate.PASSED
@@ -183,11 +185,20 @@ class _Evaluation:
             for chain in self._table.chains.values()
             if chain.hook is not None and chain.hook.name == name
         ]
+        self._passed.append(name)
         for _, chain in sorted(base_chains):
+            # NB: nat chains translate the source at one of two hooks, and the kernel asks no other
+            # then.
+            if name == "input" and "postrouting" in self._passed and self._is_nat(chain):
+                continue
             end = self._pass_chain(chain, 1)
             if end in (_End.DROP, _End.REJECT):
                 return end
         return _End.ACCEPT
+
+    def _is_nat(self, chain: str) -> bool:
+        hook = self._table.chains[chain].hook
+        return hook is not None and hook.type == "nat"
 
     def _pass_chain(self, name: str, depth: int) -> _End:
         if depth > _MAX_DEPTH:
@@ -252,8 +263,6 @@ class _Evaluation:
                 self._mark ^= mark
             case Remember(name):
                 self._remembered.append(name)
-            case Count(name):
-                self._counted.append(name)
             case _:
                 assert_never(statement)
         return _End.GO_ON
@@ -276,11 +285,9 @@ class _Evaluation:
             case Match(field, values, negated):
                 return any(_covers(value, self._value(field)) for value in values) is not negated
             case InSet(fields, name):
-                key = self._key(fields)
-                is_remembered = key[0] in self._node.remembered.get(name, ())
-                return is_remembered or key in self._table.elements.get(name, {})
-            case IsLocal(field):
-                return self._is_own(self._value(field))
+                return self._is_in_set(self._key(fields), name)
+            case IsLocal(field, negated):
+                return self._is_own(self._value(field)) is not negated
             case IsNew():
                 return True
             case IsTranslated():
@@ -289,6 +296,16 @@ class _Evaluation:
                 return bool(self._mark & mark)
             case _:
                 assert_never(condition)
+
+    def _is_in_set(self, key: tuple[str, ...], name: str) -> bool:
+        if key[0] in self._node.remembered.get(name, ()):
+            return True
+        if key not in self._table.elements.get(name, {}):
+            return False
+        traced_set = self._table.sets.get(name)
+        if traced_set is not None and traced_set.counted:
+            self._counted.append((name, key))
+        return True
 
     def _is_own(self, address: str) -> bool:
         return address in self._node.addresses or ip_address(address).is_loopback
@@ -308,6 +325,10 @@ class _Evaluation:
                 return str(self._port)
             case PacketField.INTERFACE:
                 return f'"{self._packet.interface}"'
+            case PacketField.ORIGINAL_DESTINATION:
+                return self._packet.destination
+            case PacketField.ORIGINAL_PORT:
+                return str(self._packet.port)
             case _:
                 assert_never(field)
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from keepclose.ruleset.commands import (
     AddChain,
-    AddCounter,
     AddElement,
     AddMap,
     AddRule,
@@ -26,8 +25,8 @@ from keepclose.ruleset.commands import (
 )
 from keepclose.ruleset.listing import TableListing
 from keepclose.ruleset.names import is_service_chain
-from keepclose.ruleset.statements import Choose, Count, Goto, InSet, Jump, Lookup, Remember
-from keepclose.ruleset.tables import Chain, Counter, Element, ElementKey, Map, Rule, Set, Table
+from keepclose.ruleset.statements import Choose, Goto, InSet, Jump, Lookup, Remember
+from keepclose.ruleset.tables import Chain, Element, ElementKey, Map, Rule, Set, Table
 
 
 class Refused(AssertionError):  # noqa: N818 (it says what happened)
@@ -48,7 +47,8 @@ class KernelTable:
         self.sets: dict[str, Set] = {}
         self.maps: dict[str, Map] = {}
         self.elements: dict[str, dict[ElementKey, Element]] = {}
-        self.counters: dict[str, Counter] = {}
+        self.counters: dict[str, None] = {}
+        """Those of earlier versions, by name."""
         self._before: frozenset[str] = frozenset()
 
     def apply(self, transactions: Iterable[Transaction]) -> None:
@@ -67,7 +67,6 @@ class KernelTable:
             dict(self.sets),
             dict(self.maps),
             {name: dict(elements) for name, elements in self.elements.items()},
-            dict(self.counters),
         )
 
     def listing(self) -> TableListing:
@@ -139,8 +138,6 @@ class KernelTable:
             case DeleteElement(container, key):
                 self._need(self.elements.get(container, {}), key)
                 del self.elements[container][key]
-            case AddCounter(counter):
-                self.counters[counter.name] = counter
             case DeleteCounter(name):
                 self._need(self.counters, name)
                 self._be_free("counter", name)
@@ -155,7 +152,6 @@ class KernelTable:
                 "chain": self.chains,
                 "set": self.sets,
                 "map": self.maps,
-                "counter": self.counters,
             }[kind]
             self._need(known, target)
         old = self.chains[name]
@@ -207,8 +203,6 @@ def _references(rule: Rule) -> set[tuple[str, str]]:
                 found.add(("map", name))
             case InSet(_, name) | Remember(name):
                 found.add(("set", name))
-            case Count(name):
-                found.add(("counter", name))
             case _:
                 pass
     return found

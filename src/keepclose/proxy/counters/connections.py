@@ -1,9 +1,12 @@
 """Totals of connections by zone and of packets without an endpoint, from counters of the kernel.
 
-Elements of maps count plain service ports, named counters count other ports. An element is deleted
+Elements of maps count plain service ports, elements of sets all others. An element is deleted
 with its endpoint, so this module adds up what elements counted, and reads the counter of an element
 once more before a write that may delete it: totals never decrease while the proxy runs. A restarted
 proxy starts from 0, as monitoring expects.
+
+The client's zone is that of this node, except for connections that the rules know to come from
+outside; a node or endpoint without a zone has the zone "(none)".
 
 The time of a read grows with the number of endpoints, so its result is used for a second, or for
 twenty times as long as the read took.
@@ -14,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
+from keepclose.accounting.flow_table import NO_ZONE, OUTSIDE
 from keepclose.kube.clock import Clock
 from keepclose.model.addresses import IPV4
 from keepclose.proxy.counters.kernel_counters import CounterReader, ElementCounts
@@ -26,6 +30,7 @@ from keepclose.proxy.counters.metrics import ConnectionCount, UnservedCount
 from keepclose.proxy.nft.element_messages import NoBinaryFormError, decode_key, encode_key
 from keepclose.proxy.nft.rules import Rules
 from keepclose.proxy.nft.writer import NftFamily
+from keepclose.ruleset.connection_sets import CONNECTION_SETS
 from keepclose.ruleset.tables import Counted, Slot, Unserved
 
 FRESH_S: Final = 1.0
@@ -33,7 +38,7 @@ SHARE: Final = 20
 """Reads may take one part in so many of the time."""
 _log = structlog.get_logger(__name__)
 
-ConnectionKey = tuple[str, str, str, str]
+ConnectionKey = tuple[str, str, str, str, str, str, str]
 UnservedKey = tuple[str, str, str]
 
 
@@ -41,10 +46,18 @@ class ConnectionCounters:
     """The totals of all families at the last read."""
 
     def __init__(
-        self, rules: Mapping[str, Rules], *, table: str, reader: CounterReader, clock: Clock
+        self,
+        rules: Mapping[str, Rules],
+        *,
+        table: str,
+        zone: Callable[[], str],
+        reader: CounterReader,
+        clock: Clock,
     ) -> None:
+        """Take the rules of each family; `zone` returns the zone of this node."""
         self._rules = rules
         self._table = table
+        self._zone = zone
         self._reader = reader
         self._clock = clock
         self._read_at = -math.inf
@@ -55,7 +68,7 @@ class ConnectionCounters:
         self._connections: Counter[ConnectionKey] = Counter()
         self._unserved: Counter[UnservedKey] = Counter()
         self.counts: tuple[ConnectionCount, ...] = ()
-        """By Service, zone and mode, at the last read."""
+        """By Service port, zones and mode, at the last read."""
         self.unserved: tuple[UnservedCount, ...] = ()
         """By Service and action."""
 
@@ -75,12 +88,8 @@ class ConnectionCounters:
             started = self._clock.monotonic()
             if started - self._read_at < self._fresh_s:
                 return
-            named: Counter[ConnectionKey] = Counter()
             try:
                 for family, rules in self._rules.items():
-                    numbers = await self._reader.read(_ip(family), self._table)
-                    for counted, packets in rules.read_counters(numbers):
-                        named[_key_of(counted)] += packets
                     for container in rules.counted_containers:
                         counts = await self._reader.read_elements(
                             _ip(family), self._table, container
@@ -91,12 +100,8 @@ class ConnectionCounters:
                 return
             self._read_at = self._clock.monotonic()
             self._fresh_s = max(FRESH_S, SHARE * (self._read_at - started))
-            totals = self._connections + named
-            for key in named:
-                # NB: a sum of Counters drops zeros; an existing counter is shown even at 0.
-                totals.setdefault(key, 0)
             self.counts = tuple(
-                ConnectionCount(*key, packets) for key, packets in sorted(totals.items())
+                ConnectionCount(*key, packets) for key, packets in sorted(self._connections.items())
             )
             self.unserved = tuple(
                 UnservedCount(*key, packets) for key, packets in sorted(self._unserved.items())
@@ -138,17 +143,31 @@ class ConnectionCounters:
         rules, ip = self._rules[family], _ip(family)
         for key, count in counts.items():
             if count.packets and (packets := _increase(last, counts, key)):
-                counted = rules.counted_by((container, decode_key(key, ip)))
+                parts = decode_key(key, ip, has_endpoint=container in CONNECTION_SETS)
+                counted = rules.counted_by((container, parts))
                 if counted is not None:
                     self._add(counted, packets)
         self._last[family, container] = counts
 
     def _add(self, counted: Counted | Unserved, packets: int) -> None:
         if isinstance(counted, Counted):
-            self._connections[_key_of(counted)] += packets
+            self._connections[self._key_of(counted)] += packets
         else:
             (namespace, name), _, _ = counted.port
             self._unserved[namespace, name, counted.action] += packets
+
+    def _key_of(self, counted: Counted) -> ConnectionKey:
+        (namespace, name), port, protocol = counted.port
+        client_zone = OUTSIDE if counted.is_from_outside else self._zone() or NO_ZONE
+        return (
+            namespace,
+            name,
+            port or str(counted.number),
+            protocol,
+            client_zone,
+            counted.zone or NO_ZONE,
+            counted.mode,
+        )
 
 
 def _increase(last: ElementCounts, counts: ElementCounts, key: bytes) -> int:
@@ -158,11 +177,6 @@ def _increase(last: ElementCounts, counts: ElementCounts, key: bytes) -> int:
     if before is None or before.data != count.data or before.packets > count.packets:
         return count.packets
     return count.packets - before.packets
-
-
-def _key_of(counted: Counted) -> ConnectionKey:
-    (namespace, name), _, _ = counted.port
-    return namespace, name, counted.zone, counted.mode
 
 
 def _ip(family: str) -> NftFamily:

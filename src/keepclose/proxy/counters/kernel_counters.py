@@ -1,4 +1,4 @@
-"""Reads counters of a table from the kernel over netlink: named counters and those of elements.
+"""Reads the counters of elements of sets and maps from the kernel over netlink.
 
 Through libnftables the same reply takes ten times as long in a large table, and writes would have
 to wait for it. The calls block, so they run in a thread of their own; a socket belongs to the
@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -34,19 +33,11 @@ from keepclose.system.netlink import (
     NETFILTER_HEAD_BYTES,
     NetlinkSocket,
     attribute_bounds,
-    attributes_of,
-    encode_attribute,
-    encode_string,
-    netfilter_head,
 )
 
 _LIMIT_S: Final = 10.0
-_GET_OBJECTS: Final = 0xA13
-# NB: attributes of named objects and those of elements have different numbers.
-_TABLE, _NAME, _TYPE, _OBJECT_DATA = 1, 2, 3, 4
 _ELEMENTS: Final = 3
 _KEY, _ELEMENT_DATA, _EXPRESSION, _EXPRESSIONS = 1, 2, 7, 11
-_COUNTER: Final = 1
 _PACKETS: Final = 2
 _KEYS_PER_REQUEST: Final = 500
 
@@ -66,10 +57,6 @@ _Positions = dict[int, tuple[slice, slice, slice]]
 
 class CounterReader(Protocol):
     """Reads the counters of one network namespace."""
-
-    async def read(self, family: NftFamily, table: str) -> dict[str, int]:
-        """Return packets by counter name, none without a table; raises OSError."""
-        ...
 
     async def read_elements(
         self,
@@ -91,15 +78,6 @@ class KernelCounters:
 
     def __init__(self, *, namespace: Path | None = None, clock: Clock | None = None) -> None:
         self._thread = WorkThread("counters", namespace=namespace, clock=clock)
-
-    async def read(self, family: NftFamily, table: str) -> dict[str, int]:
-        """Return packets by counter name; raises OSError."""
-        try:
-            return await self._thread.run(
-                lambda: dump_counters(family, table), limit=_LIMIT_S, what="reading counters"
-            )
-        except StuckError as error:
-            raise TimeoutError(str(error)) from None
 
     async def read_elements(
         self,
@@ -123,29 +101,6 @@ class KernelCounters:
     async def close(self) -> None:
         """Stop the thread."""
         self._thread.stop()
-
-
-def dump_counters(
-    family: NftFamily, table: str, *, opened: socket.socket | None = None
-) -> dict[str, int]:
-    """Return packets by counter name in the calling thread's namespace; raises OSError.
-
-    Empty if the table does not exist. A test passes an open socket.
-    """
-    body = netfilter_head(socket.AF_INET if family == "ip" else socket.AF_INET6)
-    body += encode_string(_TABLE, table) + encode_attribute(_TYPE, struct.pack(">I", _COUNTER))
-    packets: dict[str, int] = {}
-
-    def read(_kind: int, reply: bytes) -> None:
-        attributes = attributes_of(reply, NETFILTER_HEAD_BYTES)
-        name = attributes.get(_NAME, b"").rstrip(b"\0").decode(errors="replace")
-        if name:
-            counter = attributes_of(attributes.get(_OBJECT_DATA, b""))
-            packets[name] = int.from_bytes(counter.get(_PACKETS, b""), "big")
-
-    with closing(_open(opened)) as netlink, suppress(FileNotFoundError):
-        netlink.dump(_GET_OBJECTS, body, read, what="counters")
-    return packets
 
 
 def read_counts(

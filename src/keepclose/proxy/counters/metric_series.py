@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from keepclose.accounting.flow_table import FlowKind
 from keepclose.proxy.counters.metrics import (
     DOUBLING,
     PROGRAMMING,
@@ -25,7 +26,15 @@ from keepclose.proxy.counters.metrics import (
 
 _PREFIX: Final = "kubeproxy_"
 _FAMILY: Final = ("ip_family",)
-
+_FLOW_LABELS: Final = (
+    "kind",
+    "namespace",
+    "service",
+    "port",
+    "protocol",
+    "client_zone",
+    "endpoint_zone",
+)
 
 _HELP: Final = {
     "sync_proxy_rules_duration_seconds": "Duration of a sync.",
@@ -84,12 +93,6 @@ class MetricSeries:
             "keepclose_proxy_hints_not_followed",
             "Service ports whose hints this node does not follow, by reason.",
             ("reason", "ip_family"),
-            registry=self.registry,
-        )
-        self._uncounted = Gauge(
-            "keepclose_proxy_uncounted_service_ports",
-            "Service ports that are not counted, because too many have chains of their own.",
-            _FAMILY,
             registry=self.registry,
         )
 
@@ -157,10 +160,6 @@ class MetricSeries:
         """Add the packets that found no endpoint to all later pages."""
         self.registry.register(_UnservedPackets(counts))
 
-    def show_uncounted(self, family: str, ports: int) -> None:
-        """Set the number of service ports that are not counted."""
-        self._uncounted.labels(family).set(ports)
-
     def page(self) -> bytes:
         """Return the page in the text format of Prometheus."""
         return generate_latest(self.registry)
@@ -178,7 +177,7 @@ class MetricSeries:
 
 
 class _Connections(Collector):
-    """The connections by Service, zone and mode, kept by `connections`."""
+    """The connections by Service, zones and mode, kept by `connections`."""
 
     def __init__(self, counts: Callable[[], Iterable[ConnectionCount]]) -> None:
         self._counts = counts
@@ -186,13 +185,15 @@ class _Connections(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the counts as one family of series."""
         family = CounterMetricFamily(
-            "keepclose_proxy_connections",
-            "New connections routed to endpoints, by Service, zone of the endpoint and mode.",
-            labels=("namespace", "service", "zone", "mode"),
+            "keepclose_flow_connections",
+            "New connections, by kind, Service, zone of the client and zone of the endpoint; those "
+            "of a proxy have the routing mode of this node.",
+            labels=(*_FLOW_LABELS, "mode"),
         )
         for count in self._counts():
-            labels = (count.namespace, count.service, count.zone, mode_label(count.mode))
-            family.add_metric(labels, float(count.connections))
+            (*flow, mode, connections) = count
+            labels = (FlowKind.SERVICE.value, *flow, mode_label(mode))
+            family.add_metric(labels, float(connections))
         return [family]
 
 

@@ -1,10 +1,10 @@
 """The metrics of a proxy, with the names, labels and buckets of kube-proxy's nftables mode.
 
-So existing dashboards work. Our own metrics begin with `keepclose_proxy_`: service ports by routing
-mode, ignored hints by reason, and connections by Service and zone, which the proxy reads from the
-kernel for each request of the page. A series appears with its first value. Nothing here blocks. The
-client library of Prometheus is loaded for the first request: loading takes as long as routing a
-hundred Services, which must come first.
+So existing dashboards work. Our own metrics are service ports by routing mode, ignored hints by
+reason, and connections by Service and zones, which the proxy reads from the kernel for each request
+of the page; `keepclose flows` gives connections the same name. A series appears with its first
+value. Nothing here blocks. The client library of Prometheus is loaded for the first request:
+loading takes as long as routing a hundred Services, which must come first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ class ConnectionCount(NamedTuple):
 
     namespace: str
     service: str
-    zone: str
+    port: str
+    """The name of the Service's port, or its number if it has no name."""
+    protocol: str
+    client_zone: str
+    endpoint_zone: str
     mode: str
     connections: int
 
@@ -143,10 +147,6 @@ class ProxyMetrics:
     def count_unserved(self, counts: Callable[[], Iterable[UnservedCount]]) -> None:
         """Add the packets that found no endpoint to all later pages."""
         self._record(lambda series: series.count_unserved(counts))
-
-    def show_uncounted(self, family: str, ports: int) -> None:
-        """Set the number of service ports that are not counted."""
-        self._record(lambda series: series.show_uncounted(family, ports))
 
     def page(self) -> bytes:
         """Return the page in the text format of Prometheus."""

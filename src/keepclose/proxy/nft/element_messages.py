@@ -89,18 +89,27 @@ def encode_batch(transaction: Transaction) -> bytes:
 def encode_key(key: ElementKey, ip: str) -> bytes:
     """Return the key of an element in the kernel's form; raises NoBinaryFormError.
 
-    One or two addresses come first, then a protocol and a port, then the number of an endpoint; a
-    key may lack any of them.
+    One or two addresses come first, then a protocol and a port, then the number of an endpoint or
+    its address and port; a key may lack any of them.
     """
     return _key(key, _ADDRESSES[ip])
 
 
-def decode_key(key: bytes, ip: str) -> ElementKey:
+def decode_key(key: bytes, ip: str, *, has_endpoint: bool = False) -> ElementKey:
     """Return the parts of a key that has a protocol; () for any other bytes.
 
-    The inverse of `encode_key`, except for keys of two addresses.
+    The inverse of `encode_key`, except for keys of two addresses before the protocol. Keys that end
+    in the address and port of an endpoint are as long as others, so the caller must know.
     """
     size = 4 if ip == "ip" else 16
+    if has_endpoint:
+        used, endpoint = key[: -size - 4], key[-size - 4 :]
+        parts = decode_key(used, ip)
+        # NB: the rest may have the length of a key with a number, which has no endpoint.
+        if len(used) not in (8, size + 8) or not parts:
+            return ()
+        port = str(int.from_bytes(endpoint[-4:-2], "big"))
+        return (*parts, socket.inet_ntop(_ADDRESSES[ip], endpoint[:size]), port)
     address: ElementKey = ()
     if len(key) >= size + 8:
         address, key = (socket.inet_ntop(_ADDRESSES[ip], key[:size]),), key[size:]
@@ -187,6 +196,8 @@ def _key(key: ElementKey, family: int) -> bytes:
             return source + destination + _PROTOCOLS[protocol] + _port(port)
         case (address, protocol, port) if protocol in _PROTOCOLS:
             return _address(address, family) + _PROTOCOLS[protocol] + _port(port)
+        case (*used, address, port) if used:
+            return _key(tuple(used), family) + _address(address, family) + _port(port)
         case (protocol, port) if protocol in _PROTOCOLS:
             return _PROTOCOLS[protocol] + _port(port)
         case (address,):

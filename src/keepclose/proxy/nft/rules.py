@@ -50,6 +50,7 @@ _IN_USE: Final = (
     "chain service-endpoints-check",
     "chain nodeport-endpoints-check",
     "chain cluster-ips-check",
+    "chain connections-count",
 )
 _BUSY: Final = "Device or resource busy"
 
@@ -137,20 +138,10 @@ class Rules:
         if refused < len(objects):
             raise NftError("chains of the table have lost rules", failure=NftFailure.NOT_FOUND)
 
-    def read_counters(self, numbers: Mapping[str, int]) -> list[tuple[Counted, int]]:
-        """Return what the named counters count, with their numbers, without unknown names."""
-        counted = self._ruleset.counters()
-        return [(counted[name], number) for name, number in numbers.items() if name in counted]
-
     @property
     def counted_containers(self) -> tuple[str, ...]:
         """The sets and maps whose elements have counters."""
         return counted_containers(self._ruleset.settings)
-
-    @property
-    def chained_ports(self) -> int:
-        """The number of service ports that have chains of their own."""
-        return self._ruleset.chained_ports
 
     def counted_by(self, slot: Slot) -> Counted | Unserved | None:
         """Return what the counter of an element counts; None for an unknown element."""
