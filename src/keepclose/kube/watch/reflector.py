@@ -307,6 +307,10 @@ class Reflector(Generic[_T]):
             aclosing(cast("AsyncGenerator[WatchEvent[_T]]", stream)) as events,
         ):
             self._record_life()
+            if not self._is_initial:
+                # The server has accepted a watch that continues, so the cache is current again.
+                self.failure = None
+                self.failed.clear()
             async for event in events:
                 self._record_life()
                 self.events += 1

@@ -1,0 +1,422 @@
+"""Whose address is it, and since when: pods, endpoints, nodes, Services and named subnets.
+
+Pods are replaced within seconds and their addresses are used again, so an address is looked up by
+the time of the connection. An owner is recorded from the moment at which the API reports it until
+the moment at which the API reports its end. Both are late by the delay of a watch, and an address
+without an owner at some moment belongs to the next one: its pod runs before the API says so.
+
+Sources, the best first: the pod itself; an endpoint of a slice; the node itself; the pod CIDR of a
+node; a subnet that a user named. Owners that ended are kept for ten minutes, in bounded number.
+Addresses are packed bytes, 4 or 16, as the kernel has them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from enum import IntEnum
+from ipaddress import ip_address, ip_network
+from math import inf
+from typing import Final, NamedTuple
+
+from keepclose.accounting.flow_table import NO_ZONE, UNKNOWN
+from keepclose.model.addresses import parse_lenient
+from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.meta import NamespacedName
+from keepclose.model.service.types import Service
+from keepclose.model.workload import Node, Pod
+
+REMEMBERED_S: Final = 600.0
+MAX_REMEMBERED: Final = 20_000
+PROTOCOLS: Final = {1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
+NUMBERS: Final = {name: number for number, name in PROTOCOLS.items()}
+_ENDED_PHASES: Final = ("Succeeded", "Failed")
+_TEMPLATE_HASH: Final = "pod-template-hash"
+
+
+class OwnerKind(IntEnum):
+    """What an address belongs to; of several records the least kind counts."""
+
+    POD = 1
+    ENDPOINT = 2
+    """An endpoint of a slice, whose pod is not watched or does not exist."""
+    NODE = 3
+    POD_RANGE = 4
+    """No owner of its own: an address in the pod CIDR of a node, such as that of its bridge."""
+    SUBNET = 5
+
+
+class AddressOwner(NamedTuple):
+    """The owner of an address."""
+
+    kind: OwnerKind
+    name: str
+    """namespace/name of a pod, the name of a node, or the CIDR of a subnet."""
+    node: str = ""
+    zone: str = UNKNOWN
+    workload: str = ""
+    """namespace/name of what made the pod."""
+
+
+class Frontend(NamedTuple):
+    """A port of a Service, by one of its addresses."""
+
+    service: NamespacedName
+    port: str
+    """The name of the port, or its number."""
+
+
+class _Record(NamedTuple):
+    since: float
+    until: float
+    priority: int
+    source: Hashable
+    owner: AddressOwner | Frontend
+
+
+class _History:
+    """Records by key, each with its time; those that ended long ago are dropped."""
+
+    def __init__(self) -> None:
+        self._records: dict[Hashable, list[_Record]] = {}
+        self._keys: dict[Hashable, frozenset[Hashable]] = {}
+        """The keys at which a source has a record that has not ended."""
+        self._ended: deque[tuple[float, Hashable]] = deque()
+
+    def set(
+        self,
+        source: Hashable,
+        owners: dict[Hashable, AddressOwner] | dict[Hashable, Frontend],
+        *,
+        priority: int,
+        at: float,
+    ) -> None:
+        """Make these the only records of a source from now on."""
+        before = self._keys.get(source, frozenset())
+        if owners:
+            self._keys[source] = frozenset(owners)
+        else:
+            self._keys.pop(source, None)
+        for key in before - owners.keys():
+            self._end(key, source, at)
+        for key, owner in owners.items():
+            records = self._records.setdefault(key, [])
+            for record in records:
+                if record.source == source and record.until == inf:
+                    is_known = record.owner == owner and record.priority == priority
+                    break
+            else:
+                is_known = False
+            if not is_known:
+                # NB: a pod may get the address of another one within a single change of a slice.
+                self._end(key, source, at)
+                records.append(_Record(at, inf, priority, source, owner))
+        self._forget(at)
+
+    def find(self, key: Hashable, at: float) -> AddressOwner | Frontend | None:
+        """Return the best record of that time, else the next one after it."""
+        records = self._records.get(key)
+        if records is None:
+            return None
+        if len(records) == 1:
+            return records[0].owner if records[0].until > at else None
+        alive = [record for record in records if record.until > at]
+        if not alive:
+            return None
+        present = [record for record in alive if record.since <= at]
+        if present:
+            return min(present, key=lambda record: (record.priority, -record.since)).owner
+        return min(alive, key=lambda record: (record.since, record.priority)).owner
+
+    def _end(self, key: Hashable, source: Hashable, at: float) -> None:
+        records = self._records.get(key, [])
+        for index, record in enumerate(records):
+            if record.source == source and record.until == inf:
+                records[index] = record._replace(until=at)
+                self._ended.append((at, key))
+
+    def _forget(self, at: float) -> None:
+        while self._ended and (
+            self._ended[0][0] < at - REMEMBERED_S or len(self._ended) > MAX_REMEMBERED
+        ):
+            until, key = self._ended.popleft()
+            records = [record for record in self._records.get(key, ()) if record.until > until]
+            if records:
+                self._records[key] = records
+            else:
+                self._records.pop(key, None)
+
+
+class AddressBook:
+    """The owners of addresses, and the Services behind addresses and ports."""
+
+    def __init__(
+        self, *, cluster_ranges: Iterable[str] = (), subnets: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """Take the ranges of pods and Services, and the zones of subnets outside the cluster.
+
+        Raises ValueError for a text that is no CIDR.
+        """
+        self._owners = _History()
+        self._frontends = _History()
+        self._node_ports = _History()
+        self._endpoint_ports = _History()
+        self._zones: dict[str, str] = {}
+        self._node_ranges: dict[str, tuple[_Range, ...]] = {}
+        self._nodes_by_range: dict[_Range, str] = {}
+        self._range_lengths: tuple[tuple[int, int], ...] = ()
+        """Width and prefix length of all nodes' ranges, the longest first."""
+        self._cluster_ranges = tuple(_Range.parse(text) for text in cluster_ranges)
+        self._subnets = tuple(
+            sorted(
+                ((_Range.parse(text), text, zone) for text, zone in subnets),
+                key=lambda entry: -entry[0].length,
+            )
+        )
+        self._headless: set[NamespacedName] = set()
+        self.changes = 0
+        """How often the book changed; a caller that waits for names compares it."""
+
+    def set_pod(self, pod: Pod, *, at: float) -> None:
+        """Record the addresses of a pod; a pod that has ended has none."""
+        owners: dict[Hashable, AddressOwner] = {}
+        if pod.status.phase not in _ENDED_PHASES:
+            addresses = [address.ip for address in pod.status.pod_ips] or [pod.status.pod_ip]
+            owner = AddressOwner(
+                OwnerKind.POD, str(pod.key), pod.spec.node_name, "", workload_of(pod)
+            )
+            for address in addresses:
+                raw = pack_address(address)
+                # A pod in the host network has the node's addresses.
+                if raw is not None and not self._is_of_node(raw, at):
+                    owners[raw] = owner
+        self._owners.set(("pod", pod.key), owners, priority=OwnerKind.POD, at=at)
+        self.changes += 1
+
+    def remove_pod(self, key: NamespacedName, *, at: float) -> None:
+        """Record that a pod was deleted."""
+        self._owners.set(("pod", key), {}, priority=OwnerKind.POD, at=at)
+        self.changes += 1
+
+    def set_node(self, node: Node, *, at: float) -> None:
+        """Record zone, addresses and pod ranges of a node."""
+        self._zones[node.name] = node.zone or NO_ZONE
+        owner = AddressOwner(OwnerKind.NODE, node.name, node.name)
+        owners: dict[Hashable, AddressOwner] = {
+            raw: owner
+            for address in node.status.addresses
+            if (raw := pack_address(address.address)) is not None
+        }
+        self._owners.set(("node", node.name), owners, priority=OwnerKind.NODE, at=at)
+        texts = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
+        ranges = []
+        for text in texts:
+            try:
+                ranges.append(_Range.parse(text))
+            except ValueError:
+                continue
+        self._set_ranges(node.name, tuple(ranges))
+        self.changes += 1
+
+    def remove_node(self, name: str, *, at: float) -> None:
+        """Record that a node was deleted; its zone is kept for connections of before."""
+        self._owners.set(("node", name), {}, priority=OwnerKind.NODE, at=at)
+        self._set_ranges(name, ())
+        self.changes += 1
+
+    def set_own_addresses(self, node: str, addresses: Iterable[bytes], *, at: float) -> None:
+        """Record the addresses of a node's interfaces, which the API does not have."""
+        owner = AddressOwner(OwnerKind.NODE, node, node)
+        owners: dict[Hashable, AddressOwner] = dict.fromkeys(addresses, owner)
+        self._owners.set(("interfaces", node), owners, priority=OwnerKind.NODE, at=at)
+        self.changes += 1
+
+    def set_slice(self, endpoint_slice: EndpointSlice, *, at: float) -> None:
+        """Record the endpoints of a slice, and the ports that lead to its Service."""
+        service = endpoint_slice.service_key
+        owners: dict[Hashable, AddressOwner] = {}
+        ports: dict[Hashable, Frontend] = {}
+        for endpoint in endpoint_slice.endpoints:
+            reference = endpoint.target_ref
+            name = workload = ""
+            if reference is not None and reference.kind == "Pod":
+                name = workload = f"{reference.namespace}/{reference.name}"
+            owner = AddressOwner(
+                OwnerKind.ENDPOINT, name, endpoint.node_name or "", endpoint.zone or "", workload
+            )
+            for address in endpoint.addresses:
+                raw = pack_address(address)
+                if raw is None:
+                    continue
+                owners[raw] = owner
+                for port in endpoint_slice.ports:
+                    number = NUMBERS.get(port.protocol or "TCP")
+                    if port.port is not None and number is not None and service.name:
+                        name_or_number = port.name or str(port.port)
+                        ports[raw, port.port, number] = Frontend(service, name_or_number)
+        source = ("slice", endpoint_slice.metadata.key)
+        self._owners.set(source, owners, priority=OwnerKind.ENDPOINT, at=at)
+        # NB: clients use a headless Service by the addresses of its pods, so it comes first.
+        priority = 1 if service in self._headless else 2
+        self._endpoint_ports.set(source, ports, priority=priority, at=at)
+        self.changes += 1
+
+    def remove_slice(self, key: NamespacedName, *, at: float) -> None:
+        """Record that a slice was deleted."""
+        self._owners.set(("slice", key), {}, priority=OwnerKind.ENDPOINT, at=at)
+        self._endpoint_ports.set(("slice", key), {}, priority=2, at=at)
+        self.changes += 1
+
+    def set_service(self, service: Service, *, at: float) -> None:
+        """Record the addresses, ports and node ports of a Service."""
+        spec = service.spec
+        (self._headless.add if service.is_headless else self._headless.discard)(service.key)
+        addresses = {*spec.cluster_ips, spec.cluster_ip, *spec.external_ips}
+        addresses |= {ingress.ip for ingress in service.status.load_balancer.ingress}
+        packed = [raw for address in addresses if (raw := pack_address(address)) is not None]
+        frontends: dict[Hashable, Frontend] = {}
+        node_ports: dict[Hashable, Frontend] = {}
+        for port in spec.ports:
+            number = NUMBERS.get(port.protocol or "TCP")
+            if number is None:
+                continue
+            frontend = Frontend(service.key, port.name or str(port.port))
+            for raw in packed:
+                frontends[raw, port.port, number] = frontend
+            if port.node_port:
+                node_ports[port.node_port, number] = frontend
+        self._frontends.set(service.key, frontends, priority=1, at=at)
+        self._node_ports.set(service.key, node_ports, priority=1, at=at)
+        self.changes += 1
+
+    def remove_service(self, key: NamespacedName, *, at: float) -> None:
+        """Record that a Service was deleted."""
+        self._frontends.set(key, {}, priority=1, at=at)
+        self._node_ports.set(key, {}, priority=1, at=at)
+        self._headless.discard(key)
+        self.changes += 1
+
+    def owner_of(self, address: bytes, at: float) -> AddressOwner | None:
+        """Return the owner of an address at a time, with its zone; None if there is none."""
+        owner = self._owners.find(address, at)
+        if isinstance(owner, AddressOwner):
+            zone = self._zones.get(owner.node, "") or owner.zone or NO_ZONE
+            return owner._replace(zone=zone)
+        number = int.from_bytes(address, "big")
+        width = len(address)
+        # NB: by prefix length, because a cluster has thousands of nodes but few lengths.
+        for range_width, length in self._range_lengths:
+            if range_width != width:
+                continue
+            node = self._nodes_by_range.get(_Range.around(number, width, length))
+            if node is not None:
+                zone = self._zones.get(node, NO_ZONE)
+                return AddressOwner(OwnerKind.POD_RANGE, "", node, zone)
+        for subnet, text, zone in self._subnets:
+            if subnet.has(number, width):
+                return AddressOwner(OwnerKind.SUBNET, text, "", zone)
+        return None
+
+    def zone_of(self, node: str) -> str:
+        """Return the zone of a node; UNKNOWN if there is no such node."""
+        return self._zones.get(node, UNKNOWN)
+
+    def is_of_cluster(self, address: bytes) -> bool:
+        """Whether an address is in the ranges of the cluster's pods and Services."""
+        number = int.from_bytes(address, "big")
+        return any(
+            cluster_range.has(number, len(address)) for cluster_range in self._cluster_ranges
+        )
+
+    def frontend_of(self, address: bytes, port: int, protocol: int, at: float) -> Frontend | None:
+        """Return the Service that has this address and port; None if none has."""
+        frontend = self._frontends.find((address, port, protocol), at)
+        return frontend if isinstance(frontend, Frontend) else None
+
+    def node_port_of(self, port: int, protocol: int, at: float) -> Frontend | None:
+        """Return the Service that has this node port; None if none has."""
+        frontend = self._node_ports.find((port, protocol), at)
+        return frontend if isinstance(frontend, Frontend) else None
+
+    def service_behind(
+        self, address: bytes, port: int, protocol: int, at: float
+    ) -> Frontend | None:
+        """Return the Service that an endpoint belongs to, a headless one first; None if none."""
+        frontend = self._endpoint_ports.find((address, port, protocol), at)
+        return frontend if isinstance(frontend, Frontend) else None
+
+    def is_headless(self, service: NamespacedName) -> bool:
+        """Whether a Service is known and has no cluster IP."""
+        return service in self._headless
+
+    def _set_ranges(self, node: str, ranges: tuple[_Range, ...]) -> None:
+        if ranges == self._node_ranges.get(node, ()):
+            return
+        for pod_range in self._node_ranges.pop(node, ()):
+            if self._nodes_by_range.get(pod_range) == node:
+                del self._nodes_by_range[pod_range]
+        if ranges:
+            self._node_ranges[node] = ranges
+        for pod_range in ranges:
+            self._nodes_by_range[pod_range] = node
+        lengths = {(pod_range.width, pod_range.length) for pod_range in self._nodes_by_range}
+        self._range_lengths = tuple(sorted(lengths, key=lambda pair: -pair[1]))
+
+    def _is_of_node(self, address: bytes, at: float) -> bool:
+        owner = self._owners.find(address, at)
+        return isinstance(owner, AddressOwner) and owner.kind is OwnerKind.NODE
+
+
+class _Range(NamedTuple):
+    """A CIDR as numbers."""
+
+    first: int
+    last: int
+    width: int
+    length: int
+
+    @classmethod
+    def parse(cls, text: str) -> _Range:
+        """Read a CIDR; raises ValueError."""
+        network = ip_network(text.strip(), strict=False)
+        return cls(
+            int(network.network_address),
+            int(network.broadcast_address),
+            network.max_prefixlen // 8,
+            network.prefixlen,
+        )
+
+    @classmethod
+    def around(cls, number: int, width: int, length: int) -> _Range:
+        """Return the range of a prefix length that has an address."""
+        rest = (1 << (8 * width - length)) - 1
+        return cls(number & ~rest, number | rest, width, length)
+
+    def has(self, number: int, width: int) -> bool:
+        """Whether an address is in the range."""
+        return width == self.width and self.first <= number <= self.last
+
+
+def pack_address(text: str) -> bytes | None:
+    """Return an address as bytes; None if the text is no address."""
+    parsed = parse_lenient(text)
+    return None if parsed is None else parsed.address.packed
+
+
+def show_address(raw: bytes) -> str:
+    """Return packed bytes as a text; they must be 4 or 16."""
+    return str(ip_address(raw))
+
+
+def workload_of(pod: Pod) -> str:
+    """Return what made a pod as namespace/name: its Deployment, its other owner, or itself."""
+    for owner in pod.metadata.owner_references:
+        if not owner.controller:
+            continue
+        name = owner.name
+        # The name of a Deployment's ReplicaSet ends with the hash that its pods have as a label.
+        template = pod.metadata.labels.get(_TEMPLATE_HASH, "")
+        if owner.kind == "ReplicaSet" and template:
+            name = name.removesuffix(f"-{template}")
+        return f"{pod.metadata.namespace}/{name}"
+    return str(pod.key)

@@ -1,0 +1,278 @@
+"""Flows: connections and bytes by Service, by the zone of the client and that of the endpoint.
+
+A flow table is what every source of traffic gives (conntrack, a monitoring system, the flow logs of
+a cloud) and what every question about traffic reads (`flows top`, `cost`, `verify`, `plan`). All
+traffic of a node is in it: what is not a Service's has a kind of its own, and an address without a
+known owner has the zone "(unknown)", so that totals add up to what the nodes sent.
+
+Bytes are those of the network layer, IP headers included. Requests are what the client sent,
+responses what it received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+# No zone of a cluster can have such a name: label values have no brackets.
+OUTSIDE: Final = "(outside)"
+"""The zone of addresses outside the cluster, and the client of connections from there."""
+UNKNOWN: Final = "(unknown)"
+"""The zone of addresses in the ranges of the cluster that have no known owner."""
+NO_ZONE: Final = "(none)"
+"""The zone of nodes without the label, and of connections that found no endpoint."""
+REST: Final = "(rest)"
+"""The Service of rows that were summed up because there were too many."""
+HOST: Final = "(node)"
+"""The client of connections that a node itself opened: kubelet, host network, programs."""
+
+
+class FlowKind(StrEnum):
+    """What traffic goes to."""
+
+    SERVICE = "service"
+    """An address of a Service, which the node translated to an endpoint."""
+    POD = "pod"
+    """A pod, without a Service's address: headless Services, other proxies, probes."""
+    NODE = "node"
+    """A node's own address: the API server, kubelets, host network."""
+    EGRESS = "egress"
+    """An address outside the cluster."""
+    TUNNEL = "tunnel"
+    """Packets of an overlay between nodes: they carry flows that are counted inside."""
+    LOCAL = "local"
+    """Loopback, link-local and multicast addresses, which do not leave the node's link."""
+    UNKNOWN = "unknown"
+    """An address in the ranges of the cluster that has no known owner."""
+
+
+class FlowKey(NamedTuple):
+    """What a flow is identified by; fields beyond the wanted detail are ""."""
+
+    kind: FlowKind = FlowKind.SERVICE
+    namespace: str = ""
+    """The namespace of the Service."""
+    service: str = ""
+    port: str = ""
+    """The name of the Service's port, or its number if it has no name."""
+    protocol: str = "TCP"
+    client_zone: str = UNKNOWN
+    endpoint_zone: str = UNKNOWN
+    client_node: str = ""
+    endpoint_node: str = ""
+    client: str = ""
+    """The client's workload as namespace/name, or HOST, OUTSIDE or UNKNOWN."""
+    endpoint: str = ""
+    """The endpoint's pod as namespace/name."""
+
+    @property
+    def crosses_zones(self) -> bool:
+        """Whether client and endpoint are in two known zones."""
+        return (
+            self.client_zone != self.endpoint_zone
+            and is_zone(self.client_zone)
+            and is_zone(self.endpoint_zone)
+        )
+
+    @property
+    def is_within_zone(self) -> bool:
+        """Whether client and endpoint are in the same known zone."""
+        return self.client_zone == self.endpoint_zone and is_zone(self.client_zone)
+
+
+class FlowCounts(msgspec.Struct):
+    """How many connections and bytes a flow has; failed connections are among `connections`."""
+
+    connections: int = 0
+    refused: int = 0
+    """Connections that the endpoint refused."""
+    unanswered: int = 0
+    """Connections that ended without a packet from the endpoint."""
+    request_bytes: int = 0
+    response_bytes: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of both directions."""
+        return self.request_bytes + self.response_bytes
+
+    def add(self, other: FlowCounts) -> None:
+        """Add other counts to these."""
+        self.connections += other.connections
+        self.refused += other.refused
+        self.unanswered += other.unanswered
+        self.request_bytes += other.request_bytes
+        self.response_bytes += other.response_bytes
+
+    def since(self, before: FlowCounts) -> FlowCounts:
+        """Return what was counted after an earlier reading; all of it if a count fell."""
+        if (
+            self.connections < before.connections
+            or self.refused < before.refused
+            or self.unanswered < before.unanswered
+            or self.request_bytes < before.request_bytes
+            or self.response_bytes < before.response_bytes
+        ):
+            before = FlowCounts()
+        return FlowCounts(
+            self.connections - before.connections,
+            self.refused - before.refused,
+            self.unanswered - before.unanswered,
+            self.request_bytes - before.request_bytes,
+            self.response_bytes - before.response_bytes,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was counted."""
+        return not (self.connections or self.request_bytes or self.response_bytes)
+
+
+class Detail(NamedTuple):
+    """What is told apart besides zones."""
+
+    nodes: bool = False
+    workloads: bool = False
+    pods: bool = False
+
+    def reduce(self, key: FlowKey) -> FlowKey:
+        """Return the key without the fields that are not wanted."""
+        if self.nodes and self.workloads and self.pods:
+            return key
+        return key._replace(
+            client_node=key.client_node if self.nodes else "",
+            endpoint_node=key.endpoint_node if self.nodes else "",
+            client=key.client if self.workloads else "",
+            endpoint=key.endpoint if self.pods else "",
+        )
+
+
+ZONES_ONLY: Final = Detail()
+ALL_DETAIL: Final = Detail(nodes=True, workloads=True, pods=True)
+
+
+class FlowTable:
+    """Flows of a period."""
+
+    def __init__(
+        self,
+        *,
+        start: float = 0.0,
+        end: float = 0.0,
+        has_bytes: bool = True,
+        notes: Iterable[str] = (),
+    ) -> None:
+        """Make an empty table; times are seconds of the Unix epoch, 0 if not known."""
+        self.rows: dict[FlowKey, FlowCounts] = {}
+        self.start = start
+        self.end = end
+        self.has_bytes = has_bytes
+        """False if the source counts connections only."""
+        self.notes: list[str] = list(notes)
+        """What the source could not say, for people."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[FlowKey, FlowCounts]]:
+        return iter(self.rows.items())
+
+    @property
+    def seconds(self) -> float:
+        """The length of the period; 0 if it is not known."""
+        return max(0.0, self.end - self.start)
+
+    def add(self, key: FlowKey, counts: FlowCounts) -> None:
+        """Add counts to a flow."""
+        row = self.rows.get(key)
+        if row is None:
+            row = self.rows[key] = FlowCounts()
+        row.add(counts)
+
+    def merge(self, other: FlowTable) -> None:
+        """Add the flows of another table, of another node or another period."""
+        for key, counts in other:
+            self.add(key, counts)
+        starts = [start for start in (self.start, other.start) if start]
+        self.start = min(starts, default=0.0)
+        self.end = max(self.end, other.end)
+        self.has_bytes = self.has_bytes and other.has_bytes
+        self.notes += [note for note in other.notes if note not in self.notes]
+
+    def reduced(self, detail: Detail) -> FlowTable:
+        """Return the table with less detail."""
+        return self._map(detail.reduce)
+
+    def selected(self, wanted: Callable[[FlowKey], bool]) -> FlowTable:
+        """Return the flows whose keys are wanted."""
+        table = self._empty()
+        table.rows = {key: counts for key, counts in self if wanted(key)}
+        return table
+
+    def since(self, earlier: FlowTable) -> FlowTable:
+        """Return what was counted after an earlier table of the same source.
+
+        A count that fell began again from 0, so all of it is later.
+        """
+        table = self._empty()
+        table.start = earlier.end
+        for key, counts in self:
+            before = earlier.rows.get(key)
+            later = counts if before is None else counts.since(before)
+            if not later.is_empty:
+                table.add(key, later)
+        return table
+
+    def total(self) -> FlowCounts:
+        """Return the sum of all flows, without tunnels, whose content is counted already."""
+        total = FlowCounts()
+        for key, counts in self:
+            if key.kind is not FlowKind.TUNNEL:
+                total.add(counts)
+        return total
+
+    def limited(self, most_services: int) -> FlowTable:
+        """Return the table with the Services of most bytes between zones, and the rest summed.
+
+        No count is lost: the others are rows of the Service REST, by zones as before.
+        """
+        weights: dict[tuple[str, str], tuple[int, int, int]] = {}
+        for key, counts in self:
+            if key.service:
+                service = (key.namespace, key.service)
+                crossing, amount, number = weights.get(service, (0, 0, 0))
+                weights[service] = (
+                    crossing + (counts.total_bytes if key.crosses_zones else 0),
+                    amount + counts.total_bytes,
+                    number + counts.connections,
+                )
+        if len(weights) <= most_services:
+            return self
+        ranked = sorted(
+            weights, key=lambda service: (*(-part for part in weights[service]), service)
+        )
+        kept = set(ranked[:most_services])
+
+        def sum_up(key: FlowKey) -> FlowKey:
+            if not key.service or (key.namespace, key.service) in kept:
+                return key
+            return ZONES_ONLY.reduce(key)._replace(namespace="", service=REST, port="")
+
+        return self._map(sum_up)
+
+    def _map(self, change: Callable[[FlowKey], FlowKey]) -> FlowTable:
+        table = self._empty()
+        for key, counts in self:
+            table.add(change(key), counts)
+        return table
+
+    def _empty(self) -> FlowTable:
+        return FlowTable(start=self.start, end=self.end, has_bytes=self.has_bytes, notes=self.notes)
+
+
+def is_zone(name: str) -> bool:
+    """Whether a name is that of a zone, not one of the names in brackets or ""."""
+    return name != "" and not name.startswith("(")

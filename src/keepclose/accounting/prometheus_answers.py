@@ -1,0 +1,191 @@
+"""Flows from the answers of Prometheus' query API.
+
+Three queries ask for connections, failed connections and bytes of a window, summed by the labels
+that `flow_table.FlowKey` has as fields. A vector holds what was counted in the window; a matrix
+holds samples of counters, whose increase is summed here, with counters that began again from 0.
+
+A series with a value that is no number, or a negative one, is an error that names it, because a
+silent 0 would be a lower bill. Increases are extrapolated by Prometheus, so they are rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from math import isfinite
+from typing import Final, NamedTuple
+
+import msgspec
+
+from keepclose.accounting.flow_files import (
+    MAX_NAME_CHARACTERS,
+    MAX_ROWS,
+    FlowFileError,
+)
+from keepclose.accounting.flow_table import UNKNOWN, FlowCounts, FlowKey, FlowKind, FlowTable
+from keepclose.model.json_values import INT64_MAX
+from keepclose.model.plain_text import is_hidden, make_plain
+
+CONNECTIONS_METRIC: Final = "keepclose_flow_connections_total"
+FAILED_METRIC: Final = "keepclose_flow_failed_connections_total"
+BYTES_METRIC: Final = "keepclose_flow_bytes_total"
+_COUNTED: Final = ((CONNECTIONS_METRIC, ""), (FAILED_METRIC, "reason"), (BYTES_METRIC, "direction"))
+_KINDS: Final = {kind.value: kind for kind in FlowKind}
+_Sample = tuple[float, str]
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    value: _Sample | None = None
+    values: list[_Sample] = []
+
+
+class _Data(msgspec.Struct, rename="camel"):
+    result_type: str
+    result: list[_Series] = []
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+    error_type: str = ""
+    warnings: list[str] = []
+
+
+_DECODER: Final = msgspec.json.Decoder(_Answer)
+
+
+class FlowQueries(NamedTuple):
+    """What to ask Prometheus, and how to read its answers."""
+
+    window_s: int = 3600
+    selector: str = ""
+    """Further matchers of labels, such as cluster="prod"."""
+    labels: Mapping[str, str] = {}
+    """The names of labels in Prometheus by fields of FlowKey, where they differ."""
+
+    def texts(self) -> Iterator[str]:
+        """Yield the queries, in the order in which `read` takes the answers."""
+        fields = [self._label(field) for field in FlowKey._fields]
+        for metric, label in _COUNTED:
+            by = ", ".join([*fields, label] if label else fields)
+            yield f"sum by ({by}) (increase({metric}{{{self.selector}}}[{self.window_s}s]))"
+
+    def read(self, answers: list[bytes], *, name: str) -> FlowTable:
+        """Return the flows of the answers to the queries; raise FlowFileError."""
+        table = FlowTable(has_bytes=False)
+        for (metric, label), data in zip(_COUNTED, answers, strict=True):
+            answer = _decode(data, name)
+            table.notes += [make_plain(f"{name}: {warning}") for warning in answer.warnings[:10]]
+            if answer.data is None:
+                raise FlowFileError(name, 0, "the answer has no data")
+            if answer.data.result_type not in ("vector", "matrix"):
+                message = f"the answer is a {answer.data.result_type[:50]}, no vector or matrix"
+                raise FlowFileError(name, 0, message)
+            if len(answer.data.result) > MAX_ROWS:
+                message = f"more than {MAX_ROWS:,} series: narrow the selector"
+                raise FlowFileError(name, 0, message)
+            for series in answer.data.result:
+                counted = series.metric.get(label, "") if label else "connections"
+                number, at = _increase(series, name)
+                table.end = max(table.end, at)
+                table.add(self._key(series.metric, name), _counts(counted, number, name))
+            if metric == BYTES_METRIC:
+                table.has_bytes = bool(answer.data.result) or not table.rows
+        blind = [key for key, counts in table if counts.connections and not counts.total_bytes]
+        if table.has_bytes and blind:
+            table.notes.append(
+                f"{name}: {len(blind):,} of {len(table):,} flows have connections without bytes:"
+                " some nodes do not count bytes"
+            )
+        if table.end:
+            table.start = max(0.0, table.end - self.window_s)
+        return table
+
+    def _label(self, field: str) -> str:
+        return self.labels.get(field, field)
+
+    def _key(self, labels: Mapping[str, str], name: str) -> FlowKey:
+        texts = {field: labels.get(self._label(field), "") for field in FlowKey._fields}
+        for field, text in texts.items():
+            if len(text) > MAX_NAME_CHARACTERS or any(map(is_hidden, text)):
+                shown = make_plain(text, most=100)
+                raise FlowFileError(name, 0, f"label {self._label(field)}: {shown!r} is no name")
+        kind = texts["kind"] or (FlowKind.SERVICE if texts["service"] else FlowKind.UNKNOWN)
+        if kind not in _KINDS:
+            message = f"label {self._label('kind')}: {kind!r} is none of {', '.join(_KINDS)}"
+            raise FlowFileError(name, 0, message)
+        return FlowKey(
+            _KINDS[kind],
+            texts["namespace"],
+            texts["service"],
+            texts["port"],
+            texts["protocol"] or "TCP",
+            texts["client_zone"] or UNKNOWN,
+            texts["endpoint_zone"] or UNKNOWN,
+            texts["client_node"],
+            texts["endpoint_node"],
+            texts["client"],
+            texts["endpoint"],
+        )
+
+
+def _decode(data: bytes, name: str) -> _Answer:
+    try:
+        answer = _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        message = f"it is no answer of Prometheus' query API: {error}"
+        raise FlowFileError(name, 0, message) from None
+    if answer.status != "success":
+        message = f"Prometheus answered {answer.error_type or answer.status}: {answer.error}"
+        raise FlowFileError(name, 0, make_plain(message, most=500))
+    return answer
+
+
+def _counts(counted: str, number: int, name: str) -> FlowCounts:
+    match counted:
+        case "connections":
+            return FlowCounts(connections=number)
+        case "refused":
+            return FlowCounts(refused=number)
+        case "unanswered":
+            return FlowCounts(unanswered=number)
+        case "request":
+            return FlowCounts(request_bytes=number)
+        case "response":
+            return FlowCounts(response_bytes=number)
+        case _:
+            message = f"{make_plain(counted, most=100)!r} is no reason or direction of flows"
+            raise FlowFileError(name, 0, message)
+
+
+def _increase(series: _Series, name: str) -> tuple[int, float]:
+    """Return what a series counted, and the time of its last sample."""
+    samples = [series.value] if series.value is not None else series.values
+    if not samples:
+        raise FlowFileError(name, 0, f"series {_show(series)} has no value")
+    numbers = [_number(text, series, name) for _, text in samples]
+    if series.value is None:
+        steps = pairwise(numbers)
+        total = sum(now - before if now >= before else now for before, now in steps)
+    else:
+        total = numbers[0]
+    at = samples[-1][0]
+    return min(INT64_MAX, round(total)), at if isfinite(at) and at > 0 else 0.0
+
+
+def _number(text: str, series: _Series, name: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not isfinite(number) or number < 0:
+        message = f"series {_show(series)} has the value {make_plain(text, most=50)}"
+        raise FlowFileError(name, 0, message)
+    return number
+
+
+def _show(series: _Series) -> str:
+    labels = ", ".join(f'{label}="{value}"' for label, value in series.metric.items())
+    return make_plain(f"{{{labels}}}", most=300)

@@ -1,0 +1,181 @@
+"""Whose an address was at the time of a connection."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from keepclose.accounting.address_book import (
+    MAX_REMEMBERED,
+    REMEMBERED_S,
+    AddressBook,
+    OwnerKind,
+    workload_of,
+)
+from keepclose.accounting.flow_table import NO_ZONE
+from keepclose.model.meta import NamespacedName, OwnerReference
+from keepclose.model.workload import NodeAddress, NodeStatus, PodStatus
+from support import builders
+from support.flowclusters import address, cluster_book, node_of
+
+IP = "10.0.1.50"
+
+
+def _owner(book: AddressBook, at: float, ip: str = IP) -> str:
+    owner = book.owner_of(address(ip), at)
+    return "" if owner is None else owner.name
+
+
+def test_an_address_is_joined_by_time() -> None:
+    """A connection belongs to the pod that had the address when it began."""
+    book = cluster_book()
+    old, new = builders.pod("old", "n1", ip=IP), builders.pod("new", "n2", ip=IP)
+    book.set_pod(old, at=10.0)
+    book.remove_pod(old.key, at=20.0)
+    book.set_pod(new, at=30.0)
+    assert _owner(book, 15.0) == "default/old"
+    assert _owner(book, 35.0) == "default/new"
+
+
+def test_a_gap_belongs_to_the_next_owner() -> None:
+    """Between two owners the next one has the address: its pod runs before the API says so."""
+    book = cluster_book()
+    old = builders.pod("old", "n1", ip=IP)
+    book.set_pod(old, at=10.0)
+    book.remove_pod(old.key, at=20.0)
+    book.set_pod(builders.pod("new", "n1", ip=IP), at=30.0)
+    assert _owner(book, 25.0) == "default/new"
+
+
+def test_a_pod_that_ended_has_no_address() -> None:
+    """A pod that succeeded keeps its address in its status, but no longer has it."""
+    book = cluster_book()
+    pod = builders.pod("job", "n1", ip=IP)
+    book.set_pod(pod, at=10.0)
+    book.set_pod(replace(pod, status=replace(pod.status, phase="Succeeded")), at=20.0)
+    owner = book.owner_of(address(IP), 25.0)
+    assert owner is not None
+    assert owner.kind is OwnerKind.POD_RANGE
+
+
+def test_a_pod_is_a_better_source_than_its_slice() -> None:
+    """The pod names the workload, a slice only the pod."""
+    book = cluster_book()
+    owner = book.owner_of(address("10.0.1.10"), 1.0)
+    assert owner is not None
+    assert owner.kind is OwnerKind.POD
+    book.remove_pod(NamespacedName("default", "p1"), at=2.0)
+    owner = book.owner_of(address("10.0.1.10"), 3.0)
+    assert owner is not None
+    assert (owner.kind, owner.name, owner.zone) == (OwnerKind.ENDPOINT, "default/p1", "zone-a")
+
+
+def test_a_pod_in_the_host_network_is_its_node() -> None:
+    """The address of a node stays the node's, whichever pods use it too."""
+    book = cluster_book()
+    book.set_pod(builders.pod("agent", "n1", ip="192.0.2.1"), at=1.0)
+    owner = book.owner_of(address("192.0.2.1"), 2.0)
+    assert owner is not None
+    assert (owner.kind, owner.name) == (OwnerKind.NODE, "n1")
+
+
+def test_a_new_label_moves_all_addresses_of_a_node() -> None:
+    """The zone of an address is that of its node now, without another event of its pod."""
+    book = cluster_book()
+    book.set_node(replace(node_of("n1"), metadata=builders.node("n1", "zone-z").metadata), at=5.0)
+    owner = book.owner_of(address("10.0.1.10"), 6.0)
+    assert owner is not None
+    assert owner.zone == "zone-z"
+
+
+def test_a_node_without_the_label_has_no_zone() -> None:
+    """A node without a zone is told apart from an unknown address."""
+    book = AddressBook()
+    node = builders.node("n9", None)
+    status = NodeStatus(addresses=(NodeAddress("InternalIP", "192.0.2.9"),))
+    book.set_node(replace(node, status=status), at=0.0)
+    owner = book.owner_of(address("192.0.2.9"), 1.0)
+    assert owner is not None
+    assert owner.zone == NO_ZONE
+
+
+def test_the_range_of_a_node_moves_with_it() -> None:
+    """A range that another node takes over, or that is no longer a node's, changes its owner."""
+    book = cluster_book()
+    taken = replace(node_of("n2"), spec=node_of("n1").spec)
+    book.set_node(taken, at=1.0)
+    book.remove_node("n1", at=2.0)
+    owner = book.owner_of(address("10.0.1.99"), 3.0)
+    assert owner is not None
+    assert owner.node == "n2"
+    assert book.owner_of(address("10.0.2.99"), 3.0) is None
+
+
+def test_a_headless_service_comes_first() -> None:
+    """An endpoint of two Services, called directly, belongs to the headless one."""
+    book = cluster_book()
+    headless = builders.service("db", cluster_ip="None", cluster_ips=("None",))
+    book.set_service(headless, at=1.0)
+    endpoint = builders.endpoint("10.0.1.10", zone="zone-a", node_name="n1", pod_name="p1")
+    book.set_slice(builders.endpoint_slice(endpoint, name="db-x", service_name="db"), at=1.0)
+    frontend = book.service_behind(address("10.0.1.10"), 8080, 6, 2.0)
+    assert frontend is not None
+    assert frontend.service.name == "db"
+
+
+def test_a_deleted_service_names_earlier_connections() -> None:
+    """A Service that was deleted still names the connections of before, and no later ones."""
+    book = cluster_book()
+    book.remove_service(NamespacedName("default", "web"), at=10.0)
+    assert book.frontend_of(address("10.96.0.10"), 80, 6, 5.0) is not None
+    assert book.frontend_of(address("10.96.0.10"), 80, 6, 15.0) is None
+
+
+def test_past_owners_are_forgotten() -> None:
+    """Owners that ended are dropped after some minutes, and beyond a number at once."""
+    book = AddressBook()
+    gone = builders.pod("gone", "n1", ip="10.9.0.1")
+    book.set_pod(gone, at=0.0)
+    book.remove_pod(gone.key, at=1.0)
+    book.set_pod(builders.pod("later", "n1", ip="10.9.0.2"), at=2.0 + REMEMBERED_S)
+    assert _owner(book, 0.5, "10.9.0.1") == ""
+    at = 3.0 + REMEMBERED_S
+    first = builders.pod("first", "n1", ip="10.9.0.3")
+    book.set_pod(first, at=at)
+    book.remove_pod(first.key, at=at + 1)
+    for number in range(MAX_REMEMBERED + 1):
+        ip = f"10.{10 + number // 65536}.{number // 256 % 256}.{number % 256}"
+        pod = builders.pod("many", "n1", ip=ip)
+        book.set_pod(pod, at=at + 2)
+    book.remove_pod(NamespacedName("default", "many"), at=at + 3)
+    assert _owner(book, at, "10.9.0.3") == ""
+
+
+@pytest.mark.parametrize(
+    ("owner", "labels", "want"),
+    [
+        (OwnerReference(kind="ReplicaSet", name="web-5d4f", controller=True), "5d4f", "web"),
+        (OwnerReference(kind="ReplicaSet", name="web-5d4f", controller=True), "", "web-5d4f"),
+        (OwnerReference(kind="DaemonSet", name="dns", controller=True), "", "dns"),
+        (OwnerReference(kind="ReplicaSet", name="web-5d4f"), "5d4f", "web-5d4f-x"),
+        (None, "", "web-5d4f-x"),
+    ],
+)
+def test_the_workload_of_a_pod(owner: OwnerReference | None, labels: str, want: str) -> None:
+    """A pod's workload is its Deployment, its other controller, or itself."""
+    pod = builders.pod(
+        "web-5d4f-x", owner=owner, labels={"pod-template-hash": labels} if labels else {}
+    )
+    assert workload_of(pod) == f"default/{want}"
+
+
+def test_bad_addresses_are_ignored() -> None:
+    """Texts that are no addresses and CIDRs that are none neither raise nor become owners."""
+    book = AddressBook()
+    pod = builders.pod("p")
+    book.set_pod(replace(pod, status=PodStatus(phase="Running", pod_ip="999.1.1.1")), at=0.0)
+    node = node_of("n1")
+    book.set_node(replace(node, spec=replace(node.spec, pod_cidrs=("10.0.0.0/99", "x"))), at=0.0)
+    assert _owner(book, 1.0, "10.0.0.1") == ""
+    with pytest.raises(ValueError, match=r"10\.0\.0\.0/99"):
+        AddressBook(cluster_ranges=("10.0.0.0/99",))

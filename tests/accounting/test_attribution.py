@@ -1,0 +1,358 @@
+"""Which flow a connection belongs to, and that exactly one node counts it."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepclose.accounting.address_book import AddressBook
+from keepclose.accounting.attribution import Connection, NotCounted, attribute
+from keepclose.accounting.flow_table import (
+    HOST,
+    NO_ZONE,
+    OUTSIDE,
+    UNKNOWN,
+    FlowKey,
+    FlowKind,
+)
+from support.flowclusters import (
+    CLUSTER_IP,
+    NODE_ADDRESSES,
+    NODE_PORT,
+    OUTSIDE_ADDRESS,
+    POD_ADDRESSES,
+    POD_NODES,
+    ZONES,
+    Trip,
+    address,
+    cluster_book,
+    connection,
+    entries_of,
+)
+
+P1, P2, Q1 = POD_ADDRESSES["p1"], POD_ADDRESSES["p2"], POD_ADDRESSES["q1"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "want"),
+    [
+        pytest.param(
+            connection(Q1, CLUSTER_IP, reply=(P2, 8080)),
+            FlowKey(
+                FlowKind.SERVICE,
+                "default",
+                "web",
+                "http",
+                "TCP",
+                "zone-a",
+                "zone-b",
+                "n1",
+                "n2",
+                "default/q1",
+                "default/p2",
+            ),
+            id="a pod uses a Service",
+        ),
+        pytest.param(
+            connection(P1, CLUSTER_IP, reply=(P1, 8080)),
+            FlowKey(
+                FlowKind.SERVICE,
+                "default",
+                "web",
+                "http",
+                "TCP",
+                "zone-a",
+                "zone-a",
+                "n1",
+                "n1",
+                "default/p1",
+                "default/p1",
+            ),
+            id="a pod reaches itself through its Service",
+        ),
+        pytest.param(
+            connection(OUTSIDE_ADDRESS, NODE_ADDRESSES["n1"], NODE_PORT, reply=(P2, 8080)),
+            FlowKey(
+                FlowKind.SERVICE,
+                "default",
+                "web",
+                "http",
+                "TCP",
+                OUTSIDE,
+                "zone-b",
+                "",
+                "n2",
+                OUTSIDE,
+                "default/p2",
+            ),
+            id="a client outside uses a node port",
+        ),
+        pytest.param(
+            connection("127.0.0.1", "127.0.0.1", NODE_PORT, reply=(P2, 8080)),
+            FlowKey(
+                FlowKind.SERVICE,
+                "default",
+                "web",
+                "http",
+                "TCP",
+                "zone-a",
+                "zone-b",
+                "n1",
+                "n2",
+                HOST,
+                "default/p2",
+            ),
+            id="the node uses a node port of its loopback address",
+        ),
+        pytest.param(
+            connection(Q1, P2, 8080),
+            FlowKey(
+                FlowKind.POD,
+                "default",
+                "web",
+                "http",
+                "TCP",
+                "zone-a",
+                "zone-b",
+                "n1",
+                "n2",
+                "default/q1",
+                "default/p2",
+            ),
+            id="a pod calls a pod whose slice names the Service",
+        ),
+        pytest.param(
+            connection(Q1, P2, 9999),
+            FlowKey(
+                FlowKind.POD,
+                client_zone="zone-a",
+                endpoint_zone="zone-b",
+                client_node="n1",
+                endpoint_node="n2",
+                client="default/q1",
+                endpoint="default/p2",
+            ),
+            id="a pod calls a port that no Service has",
+        ),
+        pytest.param(
+            connection(Q1, "10.0.2.77", 443),
+            FlowKey(
+                FlowKind.POD,
+                client_zone="zone-a",
+                endpoint_zone="zone-b",
+                client_node="n1",
+                endpoint_node="n2",
+                client="default/q1",
+            ),
+            id="a pod that is not watched has the zone of its node's range",
+        ),
+        pytest.param(
+            connection(NODE_ADDRESSES["n1"], NODE_ADDRESSES["n2"], 10250),
+            FlowKey(
+                FlowKind.NODE,
+                client_zone="zone-a",
+                endpoint_zone="zone-b",
+                client_node="n1",
+                endpoint_node="n2",
+                client=HOST,
+            ),
+            id="a node calls a node",
+        ),
+        pytest.param(
+            connection(Q1, OUTSIDE_ADDRESS, 443),
+            FlowKey(
+                FlowKind.EGRESS,
+                client_zone="zone-a",
+                endpoint_zone=OUTSIDE,
+                client_node="n1",
+                client="default/q1",
+            ),
+            id="a pod leaves the cluster",
+        ),
+        pytest.param(
+            connection(Q1, "10.0.99.1", 443),
+            FlowKey(
+                FlowKind.UNKNOWN,
+                client_zone="zone-a",
+                endpoint_zone=UNKNOWN,
+                client_node="n1",
+                client="default/q1",
+            ),
+            id="an address of the cluster without an owner",
+        ),
+        pytest.param(
+            connection(Q1, CLUSTER_IP),
+            FlowKey(
+                FlowKind.SERVICE,
+                "default",
+                "web",
+                "http",
+                client_zone="zone-a",
+                endpoint_zone=NO_ZONE,
+                client_node="n1",
+                client="default/q1",
+            ),
+            id="a Service's address that was not translated",
+        ),
+        pytest.param(
+            connection("127.0.0.1", "127.0.0.1", 5000),
+            FlowKey(
+                FlowKind.LOCAL,
+                client_zone="zone-a",
+                endpoint_zone="zone-a",
+                client_node="n1",
+                endpoint_node="n1",
+                client=HOST,
+            ),
+            id="loopback",
+        ),
+        pytest.param(
+            connection(NODE_ADDRESSES["n1"], NODE_ADDRESSES["n2"], 8472, protocol=17),
+            FlowKey(
+                FlowKind.TUNNEL,
+                protocol="UDP",
+                client_zone="zone-a",
+                endpoint_zone="zone-b",
+                client_node="n1",
+                endpoint_node="n2",
+                client=HOST,
+            ),
+            id="packets of an overlay",
+        ),
+        pytest.param(
+            connection(OUTSIDE_ADDRESS, P1, 8080),
+            FlowKey(
+                FlowKind.POD,
+                "default",
+                "web",
+                "http",
+                "TCP",
+                OUTSIDE,
+                "zone-a",
+                "",
+                "n1",
+                OUTSIDE,
+                "default/p1",
+            ),
+            id="a load balancer that sends to pods",
+        ),
+    ],
+)
+def test_connections_of_a_node(seen: Connection, want: FlowKey) -> None:
+    """Each connection that n1 counts has the kind, Service, zones and names of its flow."""
+    assert attribute(seen, cluster_book(), node="n1", may_wait=False) == want
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(connection(P2, P1, 8080), id="the client's node translated it"),
+        pytest.param(
+            connection(NODE_ADDRESSES["n2"], P1, 8080), id="another node masqueraded the client"
+        ),
+        pytest.param(
+            connection(Q1, NODE_ADDRESSES["n2"], NODE_PORT), id="another node's node port"
+        ),
+        pytest.param(
+            connection(NODE_ADDRESSES["n2"], NODE_ADDRESSES["n1"], 8472, protocol=17),
+            id="another node's overlay",
+        ),
+        pytest.param(
+            connection(P2, NODE_ADDRESSES["n1"], 8081, reply=(P1, 8080)),
+            id="a host port, which the client's node counts",
+        ),
+    ],
+)
+def test_connections_of_other_nodes(seen: Connection) -> None:
+    """A connection that another node counts is not counted here."""
+    answer = attribute(seen, cluster_book(), node="n1", may_wait=False)
+    assert answer is NotCounted.ELSEWHERE
+
+
+_TRIPS = [
+    Trip(client, target, endpoint, is_masqueraded)
+    for client, target, endpoint, is_masqueraded in product(
+        (*POD_ADDRESSES, *ZONES, "outside"),
+        ("service", *ZONES, "pod"),
+        ("p1", "p2", "p3"),
+        (False, True),
+    )
+    # Cluster IPs are not reachable from outside.
+    if (client, target) != ("outside", "service")
+    # Traffic from outside to an endpoint on another node is always masqueraded: replies come back.
+    and (client != "outside" or target not in ZONES or is_masqueraded)
+]
+
+
+@pytest.mark.parametrize("watches_all", [True, False])
+@given(trip=st.sampled_from(_TRIPS))
+def test_one_node_counts_each_connection(trip: Trip, *, watches_all: bool) -> None:
+    """Of all nodes that see a connection, exactly one counts it, with the endpoint's zone."""
+    keys = []
+    for node, seen in entries_of(trip).items():
+        book = cluster_book(pods_of=None if watches_all else node)
+        answer = attribute(seen, book, node=node, may_wait=False)
+        if isinstance(answer, FlowKey):
+            keys.append(answer)
+    assert len(keys) == 1
+    assert keys[0].endpoint_zone == ZONES[POD_NODES[trip.endpoint]]
+    # NB: what a node masquerades before another one translates it has that node as its client.
+    client_node = POD_NODES.get(trip.client, trip.client)
+    assert keys[0].client_zone == ZONES.get(client_node, OUTSIDE)
+    assert keys[0].kind is (FlowKind.POD if trip.target == "pod" else FlowKind.SERVICE)
+    assert (keys[0].namespace, keys[0].service, keys[0].port) == ("default", "web", "http")
+
+
+def test_unknown_names_are_awaited() -> None:
+    """A connection waits for the names of its addresses and of its Service, if it may."""
+    book = AddressBook(cluster_ranges=("10.0.0.0/16", "10.96.0.0/16"))
+    seen = connection(Q1, CLUSTER_IP, reply=(P2, 8080))
+    assert attribute(seen, book, node="n1", may_wait=True) is NotCounted.WAIT
+    assert attribute(seen, cluster_book(), node="n1", may_wait=True) != NotCounted.WAIT
+
+
+def test_only_public_addresses_are_outside_at_once() -> None:
+    """A private address without an owner may become that of a pod; a public one may not."""
+    book = cluster_book()
+    private, public = connection(Q1, "172.31.9.9", 443), connection(Q1, "8.8.8.8", 443)
+    assert attribute(private, book, node="n1", may_wait=True) is NotCounted.WAIT
+    assert isinstance(attribute(public, book, node="n1", may_wait=True), FlowKey)
+
+
+def test_named_subnets_have_zones() -> None:
+    """An address outside the cluster has the zone of its subnet, the longest prefix first."""
+    book = AddressBook(
+        subnets=(("172.31.0.0/16", "zone-x"), ("172.31.9.0/24", "zone-y")),
+    )
+    owner = book.owner_of(address("172.31.9.9"), 0.0)
+    assert owner is not None
+    assert owner.zone == "zone-y"
+
+
+@given(
+    protocol=st.integers(0, 255),
+    addresses=st.lists(
+        st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)),
+        min_size=3,
+        max_size=3,
+    ),
+    ports=st.lists(st.integers(0, 65535), min_size=3, max_size=3),
+)
+def test_every_connection_has_an_answer(
+    protocol: int, addresses: list[bytes], ports: list[int]
+) -> None:
+    """No connection raises, and without waiting each is a flow or another node's."""
+    seen = connection(Q1, P1)._replace(
+        protocol=protocol,
+        source=addresses[0],
+        destination=addresses[1],
+        reply_source=addresses[2],
+        source_port=ports[0],
+        destination_port=ports[1],
+        reply_source_port=ports[2],
+    )
+    answer = attribute(seen, cluster_book(), node="n1", may_wait=False)
+    assert answer is not NotCounted.WAIT
