@@ -65,6 +65,7 @@ bench: $(READY)
 	$(VENV)/bin/python bench/sidebyside.py
 	$(VENV)/bin/python bench/proxy.py
 	$(VENV)/bin/python bench/swaps.py
+	$(VENV)/bin/python bench/flows.py
 	$(VENV)/bin/python bench/cluster.py
 
 docs: $(READY)

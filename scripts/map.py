@@ -40,7 +40,7 @@ _ARROW_HEAD: Final = (
     ' orient="auto"><path d="M0 0 8 4 0 8z" fill="#9aa5b1"/></marker></defs>'
 )
 # Rooms without I/O.
-_CORE: Final = frozenset({"model", "routing", "slices", "ruleset"})
+_CORE: Final = frozenset({"model", "routing", "slices", "ruleset", "accounting"})
 
 
 class Box(NamedTuple):

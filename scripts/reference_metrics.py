@@ -14,11 +14,13 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from keepclose.accounting.flow_table import ALL_DETAIL, FlowTable
 from keepclose.apiserver.http.connection_table import ConnectionTable
 from keepclose.apiserver.metrics import ServerMetrics
 from keepclose.apiserver.serving.http_messages import ConnectionLimits
 from keepclose.apiserver.storage.store import Store
 from keepclose.controller.metrics import ControllerMetrics
+from keepclose.flows.metrics import AgentCounts, FlowMetrics
 from keepclose.proxy.counters.metrics import ProxyMetrics
 from keepclose.slices.settings import PlannerSettings
 from keepclose.webhook.metrics import WebhookMetrics
@@ -46,7 +48,7 @@ def describe_metrics() -> str:
         "Series whose names end in `_created`, the start times of others, are not listed. A"
         " series with labels appears with its first value.\n"
     )
-    return "\n".join([about, *(_section(page) for page in _pages())])
+    return "\n".join([about, *(_section(page) for page in _pages()), _flows_section()])
 
 
 def _pages() -> Iterator[_Page]:
@@ -87,14 +89,28 @@ def _pages() -> Iterator[_Page]:
     store.close()
 
 
+def _flows_section() -> str:
+    """Return the section of the flows agent, which has no registry."""
+    metrics = FlowMetrics(ALL_DETAIL, table=FlowTable, counts=AgentCounts)
+    where = (
+        "`keepclose flows` serves these at `--metrics-bind-address`. The labels of nodes, clients"
+        " and endpoints appear with `--detail`."
+    )
+    return _table("Flows agent", where, sorted(_Family(*family) for family in metrics.families()))
+
+
 def _section(page: _Page) -> str:
+    return _table(page.title, page.where, _families(page))
+
+
+def _table(title: str, where: str, families: list[_Family]) -> str:
     rows = "\n".join(
         f"| `{one.name}` | {one.type} | {', '.join(f'`{label}`' for label in one.labels)} "
         f"| {one.help} |"
-        for one in _families(page)
+        for one in families
     )
     return (
-        f"## {page.title}\n\n{page.where}\n\n"
+        f"## {title}\n\n{where}\n\n"
         f"| metric | type | labels | what it shows |\n|---|---|---|---|\n{rows}\n"
     )
 

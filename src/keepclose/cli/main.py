@@ -17,7 +17,9 @@ from keepclose import __version__
 from keepclose.cli.apiserver import apiserver
 from keepclose.cli.completion import ASK, complete, completion
 from keepclose.cli.controller import controller
+from keepclose.cli.cost import cost
 from keepclose.cli.exit import QuietGroup, show_unexpected
+from keepclose.cli.flows import app as flows
 from keepclose.cli.lab import app as lab
 from keepclose.cli.proxy import app as proxy
 from keepclose.cli.render.output import adapt_streams, echo_document, say
@@ -25,6 +27,7 @@ from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
 from keepclose.cli.traffic import traffic
 from keepclose.cli.up import demo, down, up
+from keepclose.cli.verify.command import verify
 
 _HELP: Final = (
     "Keep the traffic of Kubernetes Services close to its clients, and see what that does."
@@ -52,9 +55,12 @@ app.command(short_help="Show in two minutes what keeps traffic close.")(demo)
 app.command()(traffic)
 app.add_typer(lab)
 app.command()(resolve)
+app.command()(verify)
 app.command()(apiserver)
 app.command()(controller)
 app.add_typer(proxy)
+app.add_typer(flows)
+app.command()(cost)
 app.add_typer(simulate)
 app.command()(completion)
 

@@ -87,6 +87,25 @@ class DirectionOption(StrEnum):
     LOAD_BALANCER = "load-balancer"
 
 
+class FlowGrouping(StrEnum):
+    """What a line of `flows top` is about."""
+
+    SERVICE = "service"
+    ZONES = "zones"
+    NAMESPACE = "namespace"
+    CLIENT = "client"
+
+
+class FlowOrder(StrEnum):
+    """By what lines of `flows top` are sorted, the largest first."""
+
+    CROSS_ZONE = "cross-zone"
+    BYTES = "bytes"
+    CONNECTIONS = "connections"
+    FAILED = "failed"
+    NAME = "name"
+
+
 class LocalMode(StrEnum):
     """How the proxy identifies traffic of the node's own pods."""
 

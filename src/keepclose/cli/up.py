@@ -72,6 +72,10 @@ def up(
             "Default: ~/.keepclose, removed when the cluster ends.",
         ),
     ] = None,
+    flows: Annotated[
+        bool,
+        typer.Option("--flows", help="Count all traffic on every node, for keepclose flows top."),
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return as soon as the cluster is ready.")
     ] = False,
@@ -95,7 +99,11 @@ def up(
     raw_objects = _read_raw_objects(manifest)
     objects = tuple(raw_object.value for _, raw_object in raw_objects)
     settings = _make_settings(_home(data_dir), layout, gates, port, objects)  # type: ignore[arg-type]
-    settings = replace(settings, locate=lambda index, field: _place(*raw_objects[index], field))
+    settings = replace(
+        settings,
+        locate=lambda index, field: _place(*raw_objects[index], field),
+        counts_flows=flows,
+    )
     if not manifest:
         # The demo goes into an empty store only: the user may have changed or deleted its objects.
         settings = replace(settings, only_into_empty=True)
@@ -206,6 +214,8 @@ def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: boo
         f"{program} traffic{where} {service}": "where do connections really go?",
         f"{program} lab fail{where} zone-a": "and when a zone is gone? (lab heal brings it back)",
     }
+    if settings.counts_flows and state.packets:
+        commands[f"{program} flows top{where}"] = "how much crosses zones?"
     width = max(map(len, commands))
     lines = [
         "",

@@ -32,7 +32,8 @@ LOCK: Final = "lab.lock"
 _STATE: Final = "lab.json"
 _SOCKET: Final = "lab.sock"
 _LOGS: Final = "logs"
-_TEMPORARY_FILES: Final = (_STATE, _SOCKET, LOCK)
+_FLOWS: Final = "flows"
+_TEMPORARY_FILES: Final = (_STATE, _SOCKET, _FLOWS, LOCK)
 _LOCK_WAIT_S: Final = 0.3
 
 
@@ -128,6 +129,18 @@ class ClusterDirectory(NamedTuple):
         """The control socket of a running cluster."""
         return self.directory / _SOCKET
 
+    @property
+    def viewer_kubeconfig(self) -> Path:
+        """The kubeconfig of programs that only read, such as the agents of flows."""
+        return self.directory / "viewer.kubeconfig"
+
+    def flow_checkpoint(self, node: str) -> Path:
+        """Return the file in which the flow agent of a node keeps its counts over a restart.
+
+        It is removed with the cluster: the connections of the next one are others.
+        """
+        return self.directory / _FLOWS / f"{node}.json"
+
     def node_kubeconfig(self, node: str) -> Path:
         """Return the kubeconfig of a node."""
         return self.directory / f"node-{node}.kubeconfig"
@@ -207,9 +220,10 @@ def claim_data_dir(data_dir: ClusterDirectory) -> _Claim:
         else:
             _empty(directory)
             directory.create(_MARKER, b"")
-        for name in (_STATE, _SOCKET):
+        for name in (_STATE, _SOCKET, _FLOWS):
             directory.remove(name)
-        directory.make_directory(_LOGS)
+        for name in (_LOGS, _FLOWS):
+            directory.make_directory(name)
     except BrokenFileError as error:
         directory.close()
         raise ClusterDirectoryError(str(error)) from None

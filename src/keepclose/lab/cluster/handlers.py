@@ -2,11 +2,12 @@
 
 Commands can be run in the namespaces of nodes, their clients, pods and the outside host. The
 namespaces have no names in the file system: they are open files of the lab's process, and a process
-that may look into it can enter them.
+that may look into it can enter them. Pages of programs in these namespaces are read from here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -16,7 +17,7 @@ from typing import Any, Final
 from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.cluster.control import ControlHandler, ReportProgress
 from keepclose.lab.cluster.process_keeper import ROLES, Components
-from keepclose.lab.cluster.programs import ProgramError
+from keepclose.lab.cluster.programs import FLOW_PAGES, ProgramError
 from keepclose.lab.faults.handlers import HANDLERS, FaultHandler
 from keepclose.lab.faults.injector import FaultInjector
 from keepclose.lab.slo.measurement import handle_slo
@@ -30,9 +31,13 @@ from keepclose.model.gates import (
 )
 from keepclose.model.json_values import JsonObject
 from keepclose.routing.node_level import NodeLevelMode
+from keepclose.runtime.pages import ListenAddress
+from keepclose.system.namespaces import NetworkError, NetworkNamespace
 
 _OUTSIDE: Final = "outside"
 _SHOWN: Final = 12
+_PAGE_S: Final = 10.0
+_MAX_PAGE_BYTES: Final = 64 << 20
 
 
 async def handle_places(
@@ -108,13 +113,67 @@ def make_handlers(lab: LabView, components: Components) -> dict[str, ControlHand
     def bind(handle: FaultHandler) -> ControlHandler:
         return lambda params, report: handle(injector, params, report)
 
+    async def flows(_params: JsonObject, _report: ReportProgress) -> JsonObject:
+        return await _read_flows(lab, components)
+
     handlers: dict[str, ControlHandler] = {
+        "flows": flows,
         "traffic": traffic,
         "gates": gates,
         "slo": slo,
         "places": places,
     }
     return handlers | {name: bind(handle) for name, handle in HANDLERS.items()}
+
+
+async def _read_flows(lab: LabView, components: Components) -> JsonObject:
+    """Return the flows that the agent of each node has counted, or why there are none."""
+    if lab.underlay is None:
+        raise LabRefusal(f"without packets there are no flows: {lab.no_packets}", code=5)
+    if not components.counts_flows:
+        raise LabRefusal("this cluster counts no flows; start it with keepclose up --flows", code=3)
+    nodes = dict(lab.underlay.nodes)
+    pages = await asyncio.gather(
+        *(read_page(node.namespace, FLOW_PAGES, "/flows?walk=true") for node in nodes.values()),
+        return_exceptions=True,
+    )
+    answer: JsonObject = {"flows": {}, "errors": {}}
+    for name, page in zip(nodes, pages, strict=True):
+        if isinstance(page, str):
+            answer["flows"][name] = page
+        elif isinstance(page, (OSError, NetworkError)):
+            answer["errors"][name] = str(page) or type(page).__name__
+        else:
+            raise page
+    return answer
+
+
+async def read_page(namespace: NetworkNamespace, address: ListenAddress, path: str) -> str:
+    """Return a page of a program in a namespace; raises OSError and NetworkError."""
+    loop = asyncio.get_running_loop()
+    connection = await asyncio.to_thread(namespace.open_socket)
+    try:
+        connection.setblocking(False)
+        async with asyncio.timeout(_PAGE_S):
+            await loop.sock_connect(connection, address)
+            reader, writer = await asyncio.open_connection(sock=connection)
+            try:
+                # NB: to HTTP/1.0 a server answers without chunks, and closes.
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+                data = b""
+                while part := await reader.read(1 << 20):
+                    data += part
+                    if len(data) > _MAX_PAGE_BYTES:
+                        raise OSError(f"{path} has more than {_MAX_PAGE_BYTES >> 20} MiB")
+            finally:
+                writer.transport.abort()
+    finally:
+        connection.close()
+    head, _, body = data.partition(b"\r\n\r\n")
+    if head.split()[1:2] != [b"200"]:
+        status = head.partition(b"\r\n")[0].decode(errors="replace")
+        raise OSError(f"{path} answers {status!r}")
+    return body.decode()
 
 
 def _uid_map() -> str:

@@ -29,6 +29,7 @@ from keepclose.lab.cluster.programs import (
     ApiServerProgram,
     ClusterLayout,
     ControllerProgram,
+    FlowsProgram,
     Program,
     ProgramError,
     ProxyProgram,
@@ -199,7 +200,7 @@ class ProcessKeeper:
 
 
 class Components:
-    """API server, controller and the proxies of all nodes."""
+    """API server, controller, and the proxies and flow agents of all nodes."""
 
     def __init__(
         self,
@@ -207,8 +208,12 @@ class Components:
         keeper: ProcessKeeper,
         layout: ClusterLayout,
         gates: FeatureGates,
+        *,
+        counts_flows: bool = False,
     ) -> None:
         self._home, self._keeper, self._layout = home, keeper, layout
+        self.counts_flows = counts_flows
+        """Whether nodes have flow agents."""
         self._gates = dict.fromkeys(ROLES, gates)
         self._lock = asyncio.Lock()
         self.relays: dict[str, Relay] = {}
@@ -237,7 +242,7 @@ class Components:
         return int(self.url.rpartition(":")[2])
 
     async def start_rest(self, underlay: Underlay | None) -> ReadyMessage:
-        """Start the controller and all proxies; return the ready message of the controller.
+        """Start controller, proxies and flow agents; return the controller's ready message.
 
         Raises ProgramError.
         """
@@ -256,6 +261,15 @@ class Components:
                         self._gates["proxy"],
                     )
                 )
+                if self.counts_flows:
+                    programs.append(
+                        FlowsProgram(
+                            name,
+                            str(self._home.viewer_kubeconfig),
+                            str(place.namespace.path),
+                            str(self._home.flow_checkpoint(name)),
+                        )
+                    )
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._keeper.start(program)) for program in programs]
         return tasks[0].result()

@@ -12,13 +12,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from keepclose.accounting.flow_table import ALL_DETAIL
 from keepclose.apiserver.assembly import ServerSettings, StartError, run_apiserver
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.process import run_controller
+from keepclose.flows.collector import ConntrackUnavailableError
+from keepclose.flows.process import run_agent
+from keepclose.flows.settings import FlowSettings
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.errors import ConfigError
-from keepclose.lab.network.addresses import SERVICE_NETWORKS
+from keepclose.lab.network.addresses import POD_NETWORKS, SERVICE_NETWORKS
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.proxy.nft.select_writer import NftablesUnavailableError
 from keepclose.proxy.process import ProxyHostSettings, find_families, run_proxy
@@ -33,6 +37,15 @@ from keepclose.system.namespaces import enter_network
 _MAX_NODES: Final = 200
 # All gates but the one that excludes others.
 LAB_GATES: Final = FeatureGates(frozenset(Gate)).without(Gate.SERVICE_TOPOLOGY)
+
+
+FLOW_PAGES: Final = ListenAddress("127.0.0.1", 10247)
+"""Where the flow agent of a node serves its pages, in the node's namespace."""
+# In a lab all is near and little: counts are worth more than the work they take.
+_WALK_S: Final = 1.0
+_CHECKPOINT_S: Final = 1.0
+# The lab's clients have addresses of pods, and no pod is ever reported for them.
+_NAME_WAIT_S: Final = 1.0
 
 
 class ClusterLayout(NamedTuple):
@@ -168,4 +181,40 @@ class ProxyProgram(msgspec.Struct, frozen=True, tag="proxy"):
             raise ProgramError(str(error)) from error
 
 
-Program = ApiServerProgram | ControllerProgram | ProxyProgram
+class FlowsProgram(msgspec.Struct, frozen=True, tag="flows"):
+    """The flow agent of a node, inside the node's network namespace."""
+
+    node: str
+    kubeconfig: str
+    namespace: str
+    checkpoint: str
+
+    @property
+    def name(self) -> str:
+        """The name of the process."""
+        return f"flows-{self.node}"
+
+    def run(self, on_ready: OnReady) -> None:
+        """Work until a signal; raises ProgramError."""
+        try:
+            enter_network(Path(self.namespace))
+            run_agent(
+                FlowSettings(
+                    node_name=self.node,
+                    detail=ALL_DETAIL,
+                    cluster_ranges=(*POD_NETWORKS, *SERVICE_NETWORKS),
+                    walk_s=_WALK_S,
+                    checkpoint=Path(self.checkpoint),
+                    checkpoint_s=_CHECKPOINT_S,
+                    enables_accounting=True,
+                    name_wait_s=_NAME_WAIT_S,
+                ),
+                load_connection_settings(Path(self.kubeconfig)),
+                pages=FLOW_PAGES,
+                on_ready=on_ready,
+            )
+        except (ConfigError, ConntrackUnavailableError, OSError) as error:
+            raise ProgramError(str(error)) from error
+
+
+Program = ApiServerProgram | ControllerProgram | ProxyProgram | FlowsProgram

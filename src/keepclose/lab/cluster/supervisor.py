@@ -60,6 +60,8 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """Returns the position of an object, by its index, or of its field in the manifests."""
     only_into_empty: bool = False
     """Whether to apply nothing if an earlier run of the cluster left Services."""
+    counts_flows: bool = False
+    """Whether each node has a flow agent."""
     no_packets: str = ""
     """Why the machine cannot have the network, or ""."""
 
@@ -98,7 +100,13 @@ class Supervisor:
             settings, home = self._settings, self._settings.home
             keeper = ProcessKeeper(self._fork_server, home.logs)
             stack.push_async_callback(keeper.stop_all)
-            components = Components(home, keeper, settings.layout, settings.gates)
+            components = Components(
+                home,
+                keeper,
+                settings.layout,
+                settings.gates,
+                counts_flows=settings.counts_flows,
+            )
             began = time.monotonic()
             underlay, url = await self._start_base(components)
             self._report(StartStep("API server", url, time.monotonic() - began))
@@ -211,7 +219,8 @@ class Supervisor:
         layout = self._settings.layout
         packets = "no packets" if self._settings.no_packets else "real packets (nftables)"
         zones, nodes = _count(layout.zones, "zone"), _count(len(layout.nodes), "node")
-        return f"{zones}, {nodes}, {packets}"
+        flows = ", flows" if self._settings.counts_flows and not self._settings.no_packets else ""
+        return f"{zones}, {nodes}, {packets}{flows}"
 
     def _connect(self, kubeconfig: os.PathLike[str]) -> Client:
         return connect(load_connection_settings(kubeconfig), clock=self._clock, retries=_ONCE)

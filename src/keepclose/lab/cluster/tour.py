@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from keepclose.advise.expectations import expect, name_endpoints
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.client import Client
@@ -34,7 +35,6 @@ from keepclose.lab.cluster.tour_steps import (
     TourStep,
     hinted_endpoints,
 )
-from keepclose.lab.traffic.expected_shares import expect, name_endpoints
 from keepclose.lab.traffic.report import TrafficReport
 from keepclose.model.addresses import IPV4
 from keepclose.model.endpointslice.types import EndpointSlice

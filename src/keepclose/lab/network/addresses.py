@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from keepclose.system.namespaces import NetworkError
 
 SERVICE_NETWORKS: Final = ("10.96.0.0/16", "fd00:96::/108")
+POD_NETWORKS: Final = ("10.244.0.0/14", "fd00:244::/32")
 LOAD_BALANCER_NETWORKS: Final = ("203.0.113.0/24", "2001:db8:cafe::/64")
 OUTSIDE_ADDRESSES: Final = ("172.18.255.254", "fd00:172::ffff")
 NODE_PREFIX_LENGTHS: Final = (16, 64)

@@ -1,0 +1,313 @@
+"""Where commands read flows from: files, agents and Prometheus.
+
+A source is FILE (CSV or JSON lines, as its content says; compressed with gzip or not), - for
+standard input, http://HOST:PORT of a flow agent, or prometheus+http://HOST:PORT, each also with
+https. What follows ? in an address of Prometheus sets the window, further matchers and names of
+labels: ?window=24h&match=cluster="prod"&label=service=destination_service.
+
+Answers and files are bounded in size, answers in time too. A source that cannot be read raises
+`FlowSourceError`, which says what to do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+import typer
+
+from keepclose.cli.exit import ExitCode, fail
+from keepclose.cli.options import parse_duration
+from keepclose.cli.render.output import say
+from keepclose.system.files import InputError, read_input, read_standard_input
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+    from keepclose.accounting.flow_table import FlowTable
+    from keepclose.accounting.prometheus_answers import FlowQueries
+
+MAX_FLOWS_BYTES: Final = 256 << 20
+"""The largest answer of an agent or of Prometheus."""
+MAX_UNPACKED_BYTES: Final = 1 << 30
+"""The largest content of a compressed file."""
+_STANDARD_INPUT: Final = "-"
+_PROMETHEUS: Final = "prometheus+"
+_SCHEMES: Final = ("http", "https")
+_TIMEOUT_S: Final = 30.0
+"""For each step of an answer."""
+_ANSWER_S: Final = 120.0
+"""For the whole body of an answer."""
+_CHUNK: Final = 1 << 20
+_OK: Final = 200
+_USER: Final = re.compile(r"//[^/?#]*@")
+_GZIP: Final = b"\x1f\x8b"
+_LONGEST_WINDOW_S: Final = 366 * 86_400
+
+FlowSources = Annotated[
+    list[str],
+    typer.Option(
+        "--flows",
+        metavar="SOURCE",
+        help="Flows: a CSV or JSON lines file, - for standard input, http://HOST:PORT of a flow "
+        "agent, or prometheus+http://HOST:PORT?window=24h. May be repeated.",
+    ),
+]
+
+
+class FlowSourceError(Exception):
+    """A source that cannot be read: why, what to do, and the exit code for it."""
+
+    def __init__(self, message: str, fix: str = "", *, code: int = ExitCode.BAD_INPUT) -> None:
+        super().__init__(message)
+        self.fix = fix
+        self.code = code
+
+
+def read_flow_table(source: str) -> FlowTable:
+    """Return the flows of a source; one that cannot be read ends the command."""
+    try:
+        return load_flow_table(source)
+    except FlowSourceError as error:
+        fail(str(error), error.fix, code=error.code)
+
+
+def read_flow_tables(sources: Sequence[str]) -> FlowTable:
+    """Return the flows of several sources together; one that cannot be read ends the command."""
+    from keepclose.accounting.flow_table import FlowTable
+
+    tables = [read_flow_table(source) for source in sources]
+    if not tables:
+        fail("no flows are named", "name a file or an agent: --flows flows.csv")
+    total = FlowTable(has_bytes=True)
+    for source, table in zip(sources, tables, strict=True):
+        total.merge(table)
+        if not table.has_bytes:
+            total.notes.append(f"{hide_password(source)} has connections only, no bytes")
+    return total
+
+
+def load_flow_table(source: str) -> FlowTable:
+    """Return the flows of a source; raise FlowSourceError."""
+    from keepclose.accounting.flow_files import FlowFileError
+
+    try:
+        if source.startswith(tuple(f"{_PROMETHEUS}{scheme}://" for scheme in _SCHEMES)):
+            return _ask_prometheus(source)
+        if source.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES)):
+            return _ask_agent(source)
+        return _parse(name_source(source), read_lines(source))
+    except FlowFileError as error:
+        raise FlowSourceError(str(error)) from error
+
+
+class TextLines:
+    """The lines of a text, each decoded when it is read, as many times as wanted.
+
+    A byte that is not UTF-8 becomes a character that no name may have, so that readers of lines
+    can name the line.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Take a text; lines end with a line feed alone, as other characters may be in them."""
+        self._data = data
+
+    def __iter__(self) -> Iterator[str]:
+        return (line.decode("utf-8", "surrogateescape") for line in BytesIO(self._data))
+
+
+def read_lines(path: str) -> TextLines:
+    """Return the lines of a file or of standard input, unpacked; raise FlowSourceError."""
+    name = name_source(path)
+    try:
+        data = read_standard_input() if path == _STANDARD_INPUT else read_input(path)
+    except InputError as error:
+        raise FlowSourceError(f"{name} cannot be read: {error}", error.fix) from error
+    if data.startswith(_GZIP):
+        data = _unpack(data, name)
+    return TextLines(data)
+
+
+def name_source(path: str) -> str:
+    """Return the name of a file for messages."""
+    return "standard input" if path == _STANDARD_INPUT else path
+
+
+def hide_password(source: str) -> str:
+    """Return a source for messages, without the user and password of an address."""
+    return _USER.sub("//", name_source(source), count=1)
+
+
+def guess_format(lines: Iterable[str]) -> str:
+    """Return the format of a file by its first line: csv, jsonl, aws or gcp; "" if it is none."""
+    from keepclose.accounting.aws_logs import is_aws_log
+    from keepclose.accounting.gcp_logs import is_gcp_log
+
+    first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
+    if "client_zone" in first and not first.lstrip("\ufeff ").startswith("{"):
+        return "csv"
+    if '"hasBytes"' in first:
+        return "jsonl"
+    if is_gcp_log(first):
+        return "gcp"
+    return "aws" if is_aws_log(first) else ""
+
+
+def show_notes(table: FlowTable) -> None:
+    """Print what the sources could not say to standard error."""
+    say(*(f"note: {note}" for note in table.notes), err=True)
+
+
+def _parse(name: str, lines: TextLines) -> FlowTable:
+    from keepclose.accounting.flow_files import read_csv, read_json_lines
+
+    match guess_format(lines):
+        case "csv":
+            return read_csv(lines, name=name)
+        case "jsonl":
+            return read_json_lines(lines, name=name)
+        case "aws" | "gcp":
+            raise FlowSourceError(
+                f"{name} is a flow log of a cloud, which has no names of Services",
+                f"join it: keepclose flows read {name} --snapshot cluster.yaml -o csv > flows.csv",
+            )
+        case _:
+            raise FlowSourceError(
+                f"{name} is no file of flows",
+                "CSV begins with a line of columns, client_zone and endpoint_zone among them; JSON "
+                'lines begin with {"start": ..., "end": ..., "hasBytes": ...}',
+            )
+
+
+def _ask_agent(source: str) -> FlowTable:
+    from keepclose.accounting.flow_files import read_json_lines
+
+    url = _split(source)
+    path = url.path if url.path.strip("/") else "/flows"
+    data = _get(url, f"{path}?{url.query}" if url.query else path, what="flow agent")
+    return read_json_lines(TextLines(data), name=_show(url, path))
+
+
+def _ask_prometheus(source: str) -> FlowTable:
+    url = _split(source.removeprefix(_PROMETHEUS))
+    queries = _read_queries(url)
+    answers = []
+    for text in queries.texts():
+        target = f"{url.path.rstrip('/')}/api/v1/query?{urlencode({'query': text})}"
+        answers.append(_get(url, target, what="Prometheus"))
+    table = queries.read(answers, name=_show(url, url.path))
+    if not table.rows:
+        table.notes.append(
+            f"{_show(url, '')} has no flows of the last {queries.window_s:,} s: does it scrape the "
+            "flow agents?"
+        )
+    return table
+
+
+def _read_queries(url: SplitResult) -> FlowQueries:
+    from keepclose.accounting.flow_table import FlowKey
+    from keepclose.accounting.prometheus_answers import FlowQueries
+
+    window_s, selector, labels = 3600.0, "", {}
+    for name, value in parse_qsl(url.query, keep_blank_values=True):
+        match name:
+            case "window":
+                seconds = parse_duration(value)
+                if seconds is None or not 1 <= seconds <= _LONGEST_WINDOW_S:
+                    raise FlowSourceError(f"window={value} is no duration such as 24h")
+                window_s = seconds
+            case "match":
+                selector = value
+            case "label":
+                field, equals, label = value.partition("=")
+                if field not in FlowKey._fields or not equals or not label.isidentifier():
+                    raise FlowSourceError(
+                        f"label={value} is no FIELD=LABEL",
+                        f"fields: {', '.join(FlowKey._fields)}",
+                    )
+                labels[field] = label
+            case _:
+                raise FlowSourceError(
+                    f"{name}={value} is not known in an address of Prometheus",
+                    "known: window=24h, match=MATCHERS, label=FIELD=LABEL",
+                )
+    return FlowQueries(int(window_s), selector, labels)
+
+
+def _split(source: str) -> SplitResult:
+    try:
+        url = urlsplit(source)
+        _ = url.port
+    except ValueError as error:
+        raise FlowSourceError(f"{source} is no address: {error}") from error
+    if not url.hostname:
+        raise FlowSourceError(f"{source} names no host", "name it as http://HOST:PORT")
+    return url
+
+
+def _get(url: SplitResult, target: str, *, what: str) -> bytes:
+    """Return the body of an answer of status 200; the user and password of a URL are sent."""
+    import time
+    from base64 import b64encode
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+    kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+    headers = {"Accept": "application/json, application/x-ndjson"}
+    if url.username is not None:
+        secret = f"{unquote(url.username)}:{unquote(url.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(secret.encode()).decode()}"
+    body = bytearray()
+    try:
+        connection = kind(url.hostname or "", url.port, timeout=_TIMEOUT_S)
+        try:
+            connection.request("GET", quote(target, safe="/?&=%+:,~"), headers=headers)
+            until = time.monotonic() + _ANSWER_S
+            with connection.getresponse() as answer:
+                while chunk := answer.read1(_CHUNK):
+                    body += chunk
+                    if len(body) > MAX_FLOWS_BYTES or time.monotonic() > until:
+                        break
+        finally:
+            connection.close()
+    except (OSError, ValueError, HTTPException) as error:
+        raise FlowSourceError(
+            f"no {what} answers at {_show(url, '')}: {error}",
+            "check the address, and that the port can be reached from here",
+            code=ExitCode.UNREACHABLE,
+        ) from error
+    if len(body) > MAX_FLOWS_BYTES:
+        raise FlowSourceError(f"{_show(url, '')} answers more than {MAX_FLOWS_BYTES:,} bytes")
+    if time.monotonic() > until:
+        raise FlowSourceError(
+            f"{_show(url, '')} answers longer than {_ANSWER_S:.0f} s", code=ExitCode.UNREACHABLE
+        )
+    # NB: Prometheus describes a bad query in the body of an answer 400 or 422.
+    if answer.status != _OK and not (what == "Prometheus" and body.startswith(b"{")):
+        raise FlowSourceError(
+            f"{_show(url, target.partition('?')[0])} answers status {answer.status}, so it is no "
+            f"{what}",
+            code=ExitCode.UNREACHABLE,
+        )
+    return bytes(body)
+
+
+def _show(url: SplitResult, path: str) -> str:
+    """Return an address without user and password."""
+    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
+    return f"{url.scheme}://{host}{f':{url.port}' if url.port else ''}{path.rstrip('/')}"
+
+
+def _unpack(data: bytes, name: str) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(data)) as file:
+            content = file.read(MAX_UNPACKED_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FlowSourceError(f"{name} cannot be unpacked: {error}") from error
+    if len(content) > MAX_UNPACKED_BYTES:
+        raise FlowSourceError(f"{name} has more than {MAX_UNPACKED_BYTES:,} bytes", "divide it")
+    return content

@@ -1,0 +1,367 @@
+"""`keepclose flows top`: which Services send how much across zones, live.
+
+Reads the tables of flow agents: those of the running lab, of a cluster through its API server, or
+of any source that `--flows` names. Each agent counts from its own start, so rates are differences
+of two tables of the same agent; an agent that restarts or appears later distorts no rate. A source
+that does not answer is named below the table, and its last counts stay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
+
+import typer
+
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail
+from keepclose.cli.options import FlowGrouping, FlowOrder, read_duration
+from keepclose.cli.render.output import echo_document, echo_json
+
+if TYPE_CHECKING:
+    from keepclose.accounting.flow_table import FlowTable
+    from keepclose.cli.render.flows_table import FlowReading
+    from keepclose.cli.render.screen import Screen
+    from keepclose.kube.client import Client
+    from keepclose.kube.connection import ConnectionSettings
+
+_DEFAULT_LINES: Final = 20
+# Above the lines of Services: at most six of sums, a blank one and the header; below, two of notes.
+_OTHER_LINES: Final = 10
+_LEAST_INTERVAL_S: Final = 0.2
+AGENT_LABEL: Final = "app.kubernetes.io/name=keepclose-flows"
+AGENT_PORT: Final = 10247
+"""The port of an agent whose pod names none."""
+_PORT_NAMES: Final = ("metrics", "http-metrics", "pages")
+_AT_ONCE: Final = 16
+
+
+class FlowsFormat(StrEnum):
+    """Output formats of `flows top`."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    JSON_LINES = "jsonl"
+
+
+class Readings(NamedTuple):
+    """The tables of all agents that answered, by source, and what the others said."""
+
+    tables: dict[str, FlowTable]
+    errors: dict[str, str]
+
+
+ReadAll = Callable[[], Readings]
+
+
+def top(
+    *,
+    flows: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Read this file, agent (http://HOST:PORT) or Prometheus; may be repeated. "
+            "Default: all agents of the running lab.",
+        ),
+    ] = None,
+    by: Annotated[FlowGrouping, typer.Option(help="What a line is about.")] = FlowGrouping.SERVICE,
+    sort: Annotated[
+        FlowOrder, typer.Option(help="What comes first: the lines with most of this.")
+    ] = FlowOrder.CROSS_ZONE,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--lines",
+            min=0,
+            metavar="N",
+            help="How many lines; 0 shows all.",
+            show_default=str(_DEFAULT_LINES),
+        ),
+    ] = None,
+    interval: Annotated[
+        str, typer.Option(metavar="DURATION", help="The time between two readings.")
+    ] = "2s",
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the counts so far and stop, as for a pipe.")
+    ] = False,
+    output: Annotated[
+        FlowsFormat,
+        typer.Option("-o", "--output", help="Output format; csv and jsonl hold all flows."),
+    ] = FlowsFormat.TABLE,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Read the agents of this cluster, not of the lab."),
+    ] = None,
+    context: Annotated[
+        str, typer.Option(metavar="NAME", help="The same, by a context of the kubeconfig.")
+    ] = "",
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Show which Services send how much across zones.
+
+    On a terminal the table refreshes until Ctrl-C, with rates since the last reading. Elsewhere,
+    and with --once, it is printed once, with all that was counted. Exit codes: 0 shown, 2 bad
+    input, 3 no agents, 4 they cannot be reached, 5 no privilege.
+    """
+    interval_s = max(read_duration("--interval", interval), _LEAST_INTERVAL_S)
+    if flows and (kubeconfig or context):
+        fail("--flows: name sources or a cluster, not both")
+    read_all: ReadAll = partial(read_lab, data_dir)
+    if flows:
+        read_all = _NamedSources(flows)
+    elif kubeconfig or context:
+        read_all = _cluster_agents(kubeconfig, context)
+    first = read_all()
+    if not first.tables:
+        _fail_unread(first)
+    tally = Tally(first)
+    if output is not FlowsFormat.TABLE:
+        _write(tally.reading, output, by, sort)
+        return
+    from keepclose.cli.render.screen import Screen
+
+    screen = Screen()
+    is_live = screen.is_terminal and not screen.is_dumb_terminal and not once
+    if is_live and not (flows and all(map(_is_still, flows))):
+        _show_live(screen, tally, read_all, _View(by, sort, lines), interval_s)
+    else:
+        _View(by, sort, lines).print(screen, tally.reading)
+
+
+class Tally:
+    """The latest tables of all sources, and their differences to those before."""
+
+    def __init__(self, first: Readings) -> None:
+        self._tables = dict(first.tables)
+        self._time = time.monotonic()
+        self.reading = self._make(None, 0.0, first.errors)
+
+    def take(self, readings: Readings) -> None:
+        """Take new tables; a source that is not among them keeps its last one."""
+        from keepclose.accounting.flow_table import FlowTable
+
+        now = time.monotonic()
+        later = FlowTable()
+        for source, table in readings.tables.items():
+            before = self._tables.get(source)
+            # NB: what a source had counted before it was first read happened at no known time.
+            if before is not None:
+                later.merge(table.since(before))
+        self._tables |= readings.tables
+        self.reading = self._make(later, now - self._time, readings.errors)
+        self._time = now
+
+    def _make(self, later: FlowTable | None, seconds: float, errors: dict[str, str]) -> FlowReading:
+        from keepclose.accounting.flow_table import FlowTable
+        from keepclose.cli.render.flows_table import FlowReading
+
+        total = FlowTable()
+        for table in self._tables.values():
+            total.merge(table)
+        total.notes += [f"{source} does not answer: {why}" for source, why in errors.items()]
+        return FlowReading(total, later, seconds, len(self._tables))
+
+
+class _View(NamedTuple):
+    """How the user wants the table."""
+
+    by: FlowGrouping
+    sort: FlowOrder
+    lines: int | None
+
+    def print(self, screen: Screen, reading: FlowReading) -> None:
+        """Print the table once."""
+        most = _DEFAULT_LINES if self.lines is None else self.lines
+        screen.print(self._render(screen, reading, most), soft_wrap=True)
+
+    def render_live(self, screen: Screen, reading: FlowReading) -> object:
+        """Return the table for the height of the terminal."""
+        most = max(screen.height - _OTHER_LINES, 1)
+        return self._render(screen, reading, min(self.lines or most, most))
+
+    def _render(self, screen: Screen, reading: FlowReading, most: int) -> object:
+        from keepclose.cli.render.flows_table import render_flows, summarise
+
+        summary = summarise(reading, self.by, self.sort)
+        return render_flows(summary, width=screen.width, most_lines=most)
+
+
+def _show_live(
+    screen: Screen, tally: Tally, read_all: ReadAll, view: _View, interval_s: float
+) -> None:
+    from rich.live import Live
+
+    try:
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(view.render_live(screen, tally.reading), refresh=True)  # type: ignore[arg-type]
+                time.sleep(interval_s)
+                tally.take(read_all())
+    except KeyboardInterrupt:
+        # The terminal shows again what it showed before; the last table stays below it.
+        view.print(screen, tally.reading)
+
+
+def _write(reading: FlowReading, output: FlowsFormat, by: FlowGrouping, sort: FlowOrder) -> None:
+    if output is FlowsFormat.JSON:
+        from keepclose.cli.render.flows_table import summarise
+
+        echo_json(summarise(reading, by, sort))
+        return
+    from keepclose.accounting.flow_files import write_csv, write_json_lines
+
+    write = write_csv if output is FlowsFormat.CSV else write_json_lines
+    # The writers have made names plain.
+    for line in write(reading.total):
+        echo_document(line)
+
+
+def _is_still(source: str) -> bool:
+    """Whether a source cannot change: a file or standard input."""
+    return "://" not in source
+
+
+class _NamedSources:
+    """Reads the sources of --flows; one that cannot be read at first ends the command."""
+
+    def __init__(self, sources: list[str]) -> None:
+        self._sources = sources
+        self._still: dict[str, FlowTable] = {}
+        """Files and standard input, which can be read once only."""
+        self._has_read = False
+
+    def __call__(self) -> Readings:
+        from keepclose.cli.flow_sources import FlowSourceError, load_flow_table, read_flow_table
+
+        readings = Readings(dict(self._still), {})
+        for source in self._sources:
+            if source in self._still:
+                continue
+            try:
+                load = load_flow_table if self._has_read else read_flow_table
+                readings.tables[source] = load(source)
+            except FlowSourceError as error:
+                readings.errors[source] = str(error)
+        self._still = {name: table for name, table in readings.tables.items() if _is_still(name)}
+        self._has_read = True
+        return readings
+
+
+def read_lab(data_dir: Path) -> Readings:
+    """Return the tables of the agents of a running lab."""
+    answer = ask_lab(data_dir, "flows")
+    return _parse(answer["flows"], dict(answer["errors"]))
+
+
+def _parse(pages: dict[str, str], errors: dict[str, str]) -> Readings:
+    from keepclose.accounting.flow_files import FlowFileError, read_json_lines
+
+    tables = {}
+    for name, page in pages.items():
+        try:
+            tables[name] = read_json_lines(page.splitlines(), name=name)
+        except FlowFileError as error:
+            errors[name] = str(error)
+    return Readings(tables, errors)
+
+
+def _cluster_agents(kubeconfig: Path | None, context: str) -> ReadAll:
+    from keepclose.kube.auth.kubeconfig import load_connection_settings
+    from keepclose.kube.errors import ConfigError
+
+    try:
+        settings = load_connection_settings(kubeconfig, context=context or None)
+    except ConfigError as error:
+        fail(str(error))
+
+    def read() -> Readings:
+        import asyncio
+
+        import msgspec
+
+        from keepclose.kube.errors import KubeError
+
+        try:
+            return asyncio.run(read_cluster(settings))
+        except (KubeError, msgspec.DecodeError) as error:
+            fail(f"the API server does not list the agents: {error}", code=ExitCode.UNREACHABLE)
+
+    return read
+
+
+async def read_cluster(settings: ConnectionSettings) -> Readings:
+    """Return the tables of all agents of a cluster, through its API server; raises KubeError."""
+    import asyncio
+
+    from keepclose.kube.clock import SystemClock
+    from keepclose.kube.connection import connect
+    from keepclose.kube.errors import KubeError
+
+    pages: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(client: Client, name: str, path: str) -> None:
+        async with slots:
+            try:
+                pages[name] = (await client.raw("GET", path)).decode()
+            except (KubeError, UnicodeDecodeError) as error:
+                errors[name] = str(error)
+
+    async with connect(settings, clock=SystemClock()) as client:
+        listed = await client.raw("GET", "/api/v1/pods", query=(("labelSelector", AGENT_LABEL),))
+        async with asyncio.TaskGroup() as group:
+            for name, path in find_agent_pages(listed).items():
+                group.create_task(read(client, name, path))
+    return _parse(pages, errors)
+
+
+def find_agent_pages(pod_list: bytes) -> dict[str, str]:
+    """Return the path of each agent's flows at the API server, by node, from a list of pods.
+
+    Raises DecodeError of msgspec if it is no list of pods. Pods that do not run are left out.
+    """
+    import msgspec
+
+    # NB: structs of a module would load msgspec for --help, and those of a function need values of
+    # annotations, which are strings here.
+    make: Any = msgspec.defstruct
+    many: Any = list
+    port = make("Port", [("container_port", int), ("name", str, "")], rename="camel")
+    container = make("Container", [("ports", many[port], [])])
+    spec = make(
+        "Spec", [("node_name", str, ""), ("containers", many[container], [])], rename="camel"
+    )
+    meta_of_pod = make("Meta", [("name", str), ("namespace", str)])
+    status = make("Status", [("phase", str, "")])
+    pod_type = make("Pod", [("metadata", meta_of_pod), ("spec", spec), ("status", status)])
+    pods: Any = msgspec.json.decode(pod_list, type=make("Pods", [("items", many[pod_type])]))
+    found = {}
+    for pod in pods.items:
+        if pod.status.phase != "Running":
+            continue
+        ports = {
+            port.name: port.container_port for each in pod.spec.containers for port in each.ports
+        }
+        named = [ports[name] for name in _PORT_NAMES if name in ports]
+        number = (named or [*ports.values()] or [AGENT_PORT])[0]
+        meta = pod.metadata
+        path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}:{number}/proxy/flows"
+        found[pod.spec.node_name or meta.name] = path
+    return found
+
+
+def _fail_unread(readings: Readings) -> NoReturn:
+    if readings.errors:
+        source, why = next(iter(readings.errors.items()))
+        fail(f"{source} does not answer: {why}", code=ExitCode.UNREACHABLE)
+    fail(
+        f"the cluster runs no pod with the label {AGENT_LABEL}",
+        "run the agents: docs/howto/flows.md, or name a source with --flows",
+        code=ExitCode.NOTHING,
+    )

@@ -1,0 +1,254 @@
+"""Tables of flows and of their costs, for people, spreadsheets and programs.
+
+The answer comes first: how much crosses zones, and what that costs in a month. Below the table
+stand the period, what was extrapolated from it, where prices come from, and what has none.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from datetime import UTC, datetime
+from io import StringIO
+from typing import TYPE_CHECKING, Final
+
+from keepclose.accounting.cost import MONTH_HOURS, YEAR_HOURS
+from keepclose.accounting.flow_files import guard_cell
+from keepclose.cli.render.output import say
+from keepclose.cli.render.screen import Grid, Screen
+
+if TYPE_CHECKING:
+    from keepclose.accounting.cost import CostLine, CostReport
+    from keepclose.accounting.flow_table import FlowKey, FlowTable
+    from keepclose.accounting.prices import PriceTable
+    from keepclose.model.json_values import JsonObject
+
+MAX_SHOWN_ROWS: Final = 40
+"""The most rows of a table for people; CSV and JSON have all of them."""
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_PERIODS: Final = {"hour": 1, "month": MONTH_HOURS, "year": YEAR_HOURS}
+_TITLES: Final = {
+    "service": "SERVICE",
+    "namespace": "NAMESPACE",
+    "zones": "FROM -> TO",
+    "client": "CLIENT",
+}
+_LEAST_SHOWN: Final = 0.01
+_LONG_H: Final = 72
+_FILE_WIDTH: Final = 300
+_EARLIEST: Final = 1e8
+"""Times before are no dates, but the ends of a period of which only the length is known."""
+
+
+def print_flow_table(table: FlowTable) -> None:
+    """Print a line of sums and the rows, those with the most bytes between zones first."""
+    total = table.total()
+    crossing = table.selected(lambda key: key.crosses_zones).total()
+    if table.has_bytes:
+        share = _share(crossing.total_bytes, total.total_bytes)
+        text = (
+            f"{_bytes(crossing.total_bytes)} of {_bytes(total.total_bytes)} cross zones{share}, in"
+        )
+    else:
+        share = _share(crossing.connections, total.connections)
+        text = f"{crossing.connections:,} connections cross zones{share}, of"
+    say(f"{text} {total.connections:,} connections{_period(table.start, table.end)}")
+    rows = sorted(
+        table,
+        key=lambda row: (
+            not row[0].crosses_zones,
+            -row[1].total_bytes,
+            -row[1].connections,
+            row[0],
+        ),
+    )
+    has_clients = any(key.client for key in table.rows)
+    grid = _grid("TO", *(["CLIENT"] if has_clients else []), "FROM ZONE", "TO ZONE")
+    for title in ("CONNECTIONS", *(("REQUESTS", "RESPONSES") if table.has_bytes else ())):
+        grid.add_column(title, justify="right", no_wrap=True)
+    for key, counts in rows[:MAX_SHOWN_ROWS]:
+        failed = counts.refused + counts.unanswered
+        connections = f"{counts.connections:,}" + (f" ({failed:,} failed)" if failed else "")
+        cells = [
+            _target(key),
+            *([key.client] if has_clients else []),
+            key.client_zone,
+            "same" if key.is_within_zone else key.endpoint_zone,
+            connections,
+        ]
+        if table.has_bytes:
+            cells += [_bytes(counts.request_bytes), _bytes(counts.response_bytes)]
+        grid.add_row(*cells)
+    if rows:
+        _print(grid)
+    if len(rows) > MAX_SHOWN_ROWS:
+        say(f"... and {len(rows) - MAX_SHOWN_ROWS:,} rows more, with -o csv")
+
+
+def print_costs(report: CostReport, prices: PriceTable, *, name: str) -> None:
+    """Print the sum, a row for each Service or the like, and what the numbers rest on."""
+    total = report.total
+    month = report.extrapolate(total.amount, MONTH_HOURS)
+    amount = _amount(total.amount if month is None else month)
+    when = "in the period" if month is None else "a month"
+    crossing = f"{_bytes(total.crossing_bytes)} of {_bytes(total.bytes)} cross zones"
+    say(f"{amount} {report.currency} {when}: in the period {crossing}", "")
+    grid = _grid(_TITLES[report.by.value])
+    for title in _column_titles(report):
+        grid.add_column(title, justify="right", no_wrap=True)
+    for line in report.lines[:MAX_SHOWN_ROWS]:
+        grid.add_row(*_cells(report, line))
+    if len(report.lines) > 1:
+        grid.add_row(*_cells(report, total))
+    if report.lines:
+        _print(grid)
+    if len(report.lines) > MAX_SHOWN_ROWS:
+        say(f"... and {len(report.lines) - MAX_SHOWN_ROWS:,} rows more, with -o csv")
+    say("", *_footnotes(report, prices, name))
+
+
+def write_cost_csv(report: CostReport) -> str:
+    """Return a header and the lines of a report as CSV."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    periods = [f"per_{period}" for period in _PERIODS]
+    writer.writerow(
+        [report.by.value, "bytes", "between_zones_bytes", "currency", "observed", *periods]
+    )
+    for line in report.lines:
+        amounts = [line.amount, *(report.extrapolate(line.amount, n) for n in _PERIODS.values())]
+        writer.writerow(
+            [
+                guard_cell(line.name),
+                line.bytes,
+                line.crossing_bytes,
+                guard_cell(report.currency),
+                *("" if amount is None else f"{amount:.6f}" for amount in amounts),
+            ]
+        )
+    return text.getvalue()
+
+
+def cost_document(report: CostReport, prices: PriceTable, *, name: str) -> JsonObject:
+    """Return a report for programs."""
+    return {
+        "by": report.by.value,
+        "currency": report.currency,
+        "prices": {"name": name, "date": prices.date, "source": prices.source},
+        "period": {
+            "start": _show_time(report.start),
+            "end": _show_time(report.end),
+            "hours": report.hours,
+        },
+        "total": _line_document(report, report.total),
+        "lines": [_line_document(report, line) for line in report.lines],
+        "unpricedBytes": report.unpriced,
+        "warnings": report.warnings,
+    }
+
+
+def _line_document(report: CostReport, line: CostLine) -> JsonObject:
+    document: JsonObject = {
+        "name": line.name,
+        "bytes": line.bytes,
+        "betweenZonesBytes": line.crossing_bytes,
+        "observed": line.amount,
+    }
+    for period, hours in _PERIODS.items():
+        document[f"per{period.title()}"] = report.extrapolate(line.amount, hours)
+    return document
+
+
+def _grid(*titles: str) -> Grid:
+    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for title in titles:
+        grid.add_column(title, overflow="fold")
+    return grid
+
+
+def _print(grid: Grid) -> None:
+    """Print a table; only a terminal has a width that names must be folded for."""
+    Screen(width=None if sys.stdout.isatty() else _FILE_WIDTH).print(grid)
+
+
+def _cells(report: CostReport, line: CostLine) -> list[str]:
+    cells = [line.name]
+    if report.by.value == "zones":
+        cells.append(_bytes(line.bytes))
+    else:
+        share = _share(line.crossing_bytes, line.bytes).strip(" ()") or "-"
+        cells += [_bytes(line.crossing_bytes), share]
+    if not report.hours:
+        return [*cells, _amount(line.amount)]
+    amounts = (report.extrapolate(line.amount, hours) for hours in _PERIODS.values())
+    return [*cells, *(_amount(amount or 0.0) for amount in amounts)]
+
+
+def _column_titles(report: CostReport) -> list[str]:
+    titles = ["BYTES"] if report.by.value == "zones" else ["BETWEEN ZONES", "OF ITS BYTES"]
+    if not report.hours:
+        return [*titles, f"{report.currency} IN THE PERIOD"]
+    return [*titles, *(f"{report.currency}/{period}" for period in _PERIODS)]
+
+
+def _footnotes(report: CostReport, prices: PriceTable, name: str) -> list[str]:
+    notes = []
+    if report.hours:
+        notes += [
+            f"observed: {_duration(report.hours)}{_period(report.start, report.end)}",
+            f"extrapolated: a month is {MONTH_HOURS} hours of that traffic, a year {YEAR_HOURS:,}",
+        ]
+    dated = f" of {prices.date}" if prices.date else ""
+    notes.append(f"prices: {name}{dated}, to be compared with your bill")
+    if prices.source:
+        notes.append(f"source of prices: {prices.source}")
+    notes += [
+        f"not priced: {_bytes(amount)} {reason}"
+        for reason, amount in sorted(report.unpriced.items(), key=lambda item: -item[1])
+    ]
+    return [*notes, *(f"note: {warning}" for warning in report.warnings)]
+
+
+def _target(key: FlowKey) -> str:
+    if not key.service:
+        return f"({key.kind.value})"
+    name = f"{key.namespace}/{key.service}" if key.namespace else key.service
+    return f"{name}:{key.port}" if key.port else name
+
+
+def _bytes(number: float) -> str:
+    """Return bytes with three digits, in powers of 1,000, as providers bill them."""
+    for unit in _UNITS:
+        if number < 999.5 or unit == _UNITS[-1]:
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.3g} {unit}"
+
+
+def _amount(amount: float) -> str:
+    """Return an amount of money; a small one with the digits that it needs."""
+    if 0 < amount < _LEAST_SHOWN:
+        return f"{amount:.1g}" if amount >= 1e-4 else "<0.0001"
+    return f"{amount:,.2f}"
+
+
+def _share(part: float, whole: float) -> str:
+    return f" ({part / whole:.0%})".replace("%", " %") if whole else ""
+
+
+def _period(start: float, end: float) -> str:
+    if start < _EARLIEST or end < start:
+        return ""
+    return f" from {_show_time(start)} to {_show_time(end)}"
+
+
+def _duration(hours: float) -> str:
+    if hours < 1:
+        return f"{hours * 60:.3g} minutes"
+    return f"{hours:.3g} hours" if hours < _LONG_H else f"{hours / 24:.3g} days"
+
+
+def _show_time(seconds: float) -> str:
+    if seconds < _EARLIEST:
+        return ""
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,341 @@
+"""The flows agent of a node: what it reads, what it counts, and what it shows.
+
+With a checkpoint it shows only what the checkpoint holds, so that a crash never makes a count fall:
+the next process begins with what was shown. A scrape writes the checkpoint first, at most once a
+second. If it cannot be written, counts stay as they are, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NoReturn
+
+import structlog
+
+from keepclose.accounting.address_book import AddressBook
+from keepclose.accounting.flow_table import FlowTable
+from keepclose.flows.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    boot_id,
+    encode_checkpoint,
+    own_namespace,
+    read_checkpoint,
+    seconds_since_boot,
+    write_checkpoint,
+)
+from keepclose.flows.collector import Collector, ConntrackUnavailableError, Inside, run_here
+from keepclose.flows.flow_rows import FlowRows
+from keepclose.flows.ledger import Ledger
+from keepclose.flows.metrics import AgentCounts, FlowMetrics, ShownFlows
+from keepclose.flows.name_sources import NameSources, SteadyTime
+from keepclose.flows.settings import FlowSettings
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.runtime.program import Parts
+from keepclose.system.conntrack import enable_accounting
+from keepclose.system.netlink import interface_addresses
+from keepclose.system.threads import finish_in_thread
+
+REFRESH_S: Final = 1.0
+"""The least time between two checkpoints or two walks that requests cause."""
+_TICK_S: Final = 1.0
+_RETRY_S: Final = 1.0
+_log = structlog.get_logger(__name__)
+
+
+class FlowAgent:
+    """Counts the connections of one node; open it, then run it."""
+
+    def __init__(
+        self,
+        settings: FlowSettings,
+        *,
+        client: Client,
+        clock: Clock,
+        inside: Inside = run_here,
+    ) -> None:
+        """Take the settings; `inside` runs work in the network namespace of the node."""
+        self._settings, self._clock, self._inside = settings, clock, inside
+        now = SteadyTime(clock)
+        self._now = now
+        self.book = AddressBook(cluster_ranges=settings.cluster_ranges, subnets=settings.subnets)
+        rows = FlowRows(
+            self.book,
+            node=settings.node_name,
+            detail=settings.detail,
+            now=now,
+            most=settings.most_flows,
+        )
+        self.ledger = Ledger(rows, most_waiting=settings.most_waiting)
+        self.sources = NameSources(self.book, settings, client=client, clock=clock, now=now)
+        self.collector = Collector(
+            self.ledger,
+            clock=clock,
+            walk_s=settings.walk_s,
+            buffer_bytes=settings.buffer_bytes,
+            inside=inside,
+        )
+        self.ready = asyncio.Event()
+        """Set once connections are counted and the caches were complete."""
+        self._start = clock.now()
+        self._gap_s = 0.0
+        self._is_continued = False
+        self._addresses: frozenset[bytes] = frozenset()
+        self._shown = ShownFlows(settings.most_services)
+        self._refreshing = asyncio.Lock()
+        self._refreshed_at: float | None = None
+        self._walked_at = 0.0
+        self._failure = ""
+        self.table = FlowTable(start=self._start, end=self._start)
+        """All flows, as of the last refresh."""
+        self._shown_table = FlowTable()
+        self._counts = AgentCounts()
+        self.metrics = FlowMetrics(
+            settings.detail, table=lambda: self._shown_table, counts=lambda: self._counts
+        )
+
+    def open(self) -> None:
+        """Begin to receive events, and read the checkpoint.
+
+        Raises ConntrackUnavailableError.
+        """
+        self.collector.open()
+        state = self.collector.state
+        if state is not None and not state.accounts:
+            self._handle_missing_accounting()
+        self._record_addresses()
+        if self._settings.checkpoint is not None:
+            self._continue()
+        self._publish()
+
+    def close(self) -> None:
+        """Stop receiving events. Idempotent."""
+        self.collector.close()
+
+    async def run(self) -> None:
+        """Count until cancelled; then write a last checkpoint."""
+        parts = Parts((self.sources.run(),))
+        try:
+            await parts.until(self._start_counting())
+            for part in (
+                self.collector.read_events(),
+                self.collector.walk_at_intervals(self._after_walk),
+                self._tick(),
+                self._refresh_at_intervals(),
+                self._report_ready(),
+            ):
+                parts.start(part)
+            await parts.until_ended()
+        finally:
+            await parts.stop()
+            # NB: a scrape may be writing an older state at this moment.
+            async with self._refreshing:
+                self.collector.drain()
+                await self._save()
+
+    async def count_once(self, *, within_s: float) -> FlowTable:
+        """Return the flows of the connections that are open now.
+
+        Raises TimeoutError, and errors of the API server that waiting does not change.
+        """
+        parts = Parts((self.sources.run(),))
+        try:
+            await parts.until(self._clock.wait_for(self.sources.wait_synced(), within_s))
+        finally:
+            await parts.stop()
+        if not await self.collector.walk():
+            raise ConntrackUnavailableError(
+                "the kernel's table of connections could not be read", "try again"
+            )
+        self.ledger.tick(at=self._clock.monotonic(), wait_s=0.0, is_synced=True)
+        return self._live_table()
+
+    async def refresh(self, *, walks: bool = False) -> None:
+        """Bring the table and the metrics up to date, at most once a second.
+
+        With `walks`, bytes of open connections are counted first.
+        """
+        async with self._refreshing:
+            now = self._clock.monotonic()
+            if walks and now - self._walked_at >= REFRESH_S:
+                self._walked_at = now
+                await self.collector.walk()
+                self._refreshed_at = None
+            if self._refreshed_at is not None and now - self._refreshed_at < REFRESH_S:
+                return
+            self._refreshed_at = now
+            self.collector.drain()
+            self._tick_once()
+            await self._save()
+
+    async def _start_counting(self) -> None:
+        try:
+            await self._clock.wait_for(self.sources.synced.wait(), self._settings.start_wait_s)
+        except TimeoutError:
+            _log.warning(
+                "the API server has not answered yet; connections wait for names, "
+                f"at most {self._settings.most_waiting:,}"
+            )
+        while not await self.collector.walk(is_first=not self._is_continued):
+            await self._clock.sleep(_RETRY_S)
+
+    async def _report_ready(self) -> None:
+        await self.sources.synced.wait()
+        self.ready.set()
+
+    async def _tick(self) -> NoReturn:
+        while True:
+            await self._clock.sleep(_TICK_S)
+            self._tick_once()
+
+    def _tick_once(self) -> None:
+        self.ledger.tick(
+            at=self._clock.monotonic(),
+            wait_s=self._settings.name_wait_s,
+            is_synced=self.sources.is_synced,
+        )
+
+    async def _refresh_at_intervals(self) -> NoReturn:
+        while True:
+            await self._clock.sleep(self._settings.checkpoint_s)
+            await self.refresh()
+
+    def _after_walk(self) -> None:
+        try:
+            self._record_addresses()
+        except OSError as error:
+            _log.warning("the addresses of this node could not be read", error=str(error))
+
+    def _record_addresses(self) -> None:
+        addresses: frozenset[bytes] = self._inside(interface_addresses)
+        if addresses != self._addresses:
+            self._addresses = addresses
+            self.book.set_own_addresses(self._settings.node_name, addresses, at=self._now())
+
+    def _handle_missing_accounting(self) -> None:
+        if self._settings.enables_accounting:
+            try:
+                self._inside(enable_accounting)
+            except OSError as error:
+                raise ConntrackUnavailableError(
+                    f"net.netfilter.nf_conntrack_acct cannot be set: {error.strerror}",
+                    "set it on the node: sysctl -w net.netfilter.nf_conntrack_acct=1, "
+                    "and leave out --enable-accounting",
+                    needs_privilege=True,
+                ) from None
+            self.collector.check_state()
+            _log.info("accounting turned on; connections that are open already have no counters")
+            return
+        _log.warning(
+            "bytes are not counted, only connections: net.netfilter.nf_conntrack_acct is 0",
+            fix="pass --enable-accounting, or: sysctl -w net.netfilter.nf_conntrack_acct=1",
+        )
+
+    def _continue(self) -> None:
+        path = self._settings.checkpoint
+        if path is None:
+            return
+        try:
+            checkpoint = read_checkpoint(
+                path, boot=boot_id(), namespace=self._inside(own_namespace)
+            )
+            if checkpoint is None:
+                return
+            try:
+                self.ledger.load(checkpoint.ledger, at=self._clock.monotonic())
+            except ValueError as error:
+                raise CheckpointError(f"{path} cannot be used: {error}") from None
+        except CheckpointError as error:
+            _log.warning("counts begin at 0", reason=str(error))
+            return
+        self._is_continued = True
+        self._start = checkpoint.start
+        gap_s = max(0.0, seconds_since_boot() - checkpoint.boot_s)
+        self._gap_s = checkpoint.gap_s + gap_s
+        collector = self.collector
+        collector.lost, collector.walks = checkpoint.lost, checkpoint.walks
+        collector.table_full = checkpoint.table_full
+        self._shown.load(self._live_table(), checkpoint.shown)
+        _log.info(
+            "counting continues from the checkpoint",
+            open_connections=len(self.ledger),
+            gap_seconds=round(gap_s, 1),
+        )
+
+    def _live_table(self) -> FlowTable:
+        state = self.collector.state
+        has_bytes = state is not None and state.accounts
+        end = max(self._start, self._clock.now())
+        table = self.ledger.rows.table(start=self._start, end=end, has_bytes=has_bytes)
+        if not has_bytes:
+            table.notes.append(
+                f"{self._settings.node_name}: bytes are not counted, because "
+                "net.netfilter.nf_conntrack_acct is 0"
+            )
+        if self._gap_s >= 1:
+            table.notes.append(
+                f"{self._settings.node_name}: no agent ran for {self._gap_s:,.0f} s; connections "
+                "that began and ended then are missing"
+            )
+        if self.collector.lost:
+            table.notes.append(
+                f"{self._settings.node_name}: {self.collector.lost:,} events were lost; "
+                "connections that began and ended between two walks may be missing"
+            )
+        return table
+
+    async def _save(self) -> None:
+        """Write the checkpoint if there is one, and show what it holds."""
+        path = self._settings.checkpoint
+        if path is None:
+            self._publish()
+            return
+        table = self._live_table()
+        counts = self._live_counts()
+        shown = self._shown.update(table)
+        data = encode_checkpoint(
+            Checkpoint(
+                boot_id(),
+                self._inside(own_namespace),
+                seconds_since_boot(),
+                self._start,
+                self.ledger.state(),
+                self._shown.state(),
+                counts.lost,
+                counts.walks,
+                counts.table_full,
+                counts.gap_s,
+            )
+        )
+        try:
+            await finish_in_thread(lambda: write_checkpoint(path, data))
+        except OSError as error:
+            if str(error) != self._failure:
+                self._failure = str(error)
+                _log.warning(
+                    "the checkpoint cannot be written; counts stay as they are until it can",
+                    file=str(path),
+                    error=error.strerror,
+                )
+            return
+        self._failure = ""
+        self.table, self._shown_table, self._counts = table, shown, counts
+
+    def _publish(self) -> None:
+        self.table = self._live_table()
+        self._shown_table = self._shown.update(self.table)
+        self._counts = self._live_counts()
+
+    def _live_counts(self) -> AgentCounts:
+        collector, state = self.collector, self.collector.state
+        return AgentCounts(
+            collector.lost,
+            collector.walks,
+            len(self.ledger),
+            self.ledger.waiting,
+            state is not None and state.accounts,
+            self._gap_s,
+            self.ledger.unobserved,
+            collector.table_full,
+        )

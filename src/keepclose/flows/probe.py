@@ -1,0 +1,365 @@
+"""Probe pods: open real connections through a Service from a zone or a node, and log the answers.
+
+Where no agent counts flows, short-lived pods do: each opens connections to the cluster IP, one
+after the other, writes one line for each into its log and ends. A client cannot see which endpoint
+a node chose for it, so the answer must tell: a log line has the words of the answer, and the
+endpoint is the one whose pod name or address is among them. Servers that print their host name are
+identified; of others only the number of connections is known, and that is said.
+
+Pods are deleted when their logs are read, when the time is up and when the command is stopped.
+It needs the rights to create, get and delete pods and to get pods/log, in the Service's namespace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import msgspec
+
+from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowKind, FlowTable
+from keepclose.kube.client import Client
+from keepclose.kube.clock import Clock
+from keepclose.kube.errors import ApiError, NotFound
+from keepclose.kube.requests import PODS
+from keepclose.model.json_values import JsonObject
+from keepclose.model.meta import NamespacedName
+from keepclose.model.well_known import ZONE_LABEL
+
+PROBE_LABEL: Final = "keepclose.dev/probe"
+PROBE_MODE: Final = "keepclose-probe"
+PROBE_CONTAINER: Final = "probe"
+PROBE_IMAGE: Final = "busybox"
+PROBE_TIMEOUT_S: Final = 60.0
+"""How long pods may take to be scheduled, to pull their image and to connect."""
+ADDRESS_VARIABLE: Final = "KEEPCLOSE_PROBE_ADDRESS"
+PORT_VARIABLE: Final = "KEEPCLOSE_PROBE_PORT"
+CONNECTIONS_VARIABLE: Final = "KEEPCLOSE_PROBE_CONNECTIONS"
+PROBE_CONNECT_S: Final = 3
+"""For how long a connection may take, its answer included."""
+MAX_ANSWER_CHARACTERS: Final = 2048
+MAX_LOG_BYTES: Final = 4 << 20
+MAX_PROBES: Final = 100
+_POLL_S: Final = 0.5
+_DEADLINE_S: Final = 300
+_ENDED: Final = ("Succeeded", "Failed")
+ANSWERED: Final = "answer"
+FAILED: Final = "failed"
+_WORD: Final = re.compile(r"[A-Za-z0-9._:-]+")
+_NOT_WORD: Final = re.compile(rb"[^A-Za-z0-9._:-]")
+
+PROBE_SCRIPT: Final = f"""\
+i=0
+while [ "$i" -lt "${CONNECTIONS_VARIABLE}" ]; do
+  i=$((i + 1))
+  answer=$(printf 'GET / HTTP/1.0\\r\\nHost: %s\\r\\n\\r\\n' "${ADDRESS_VARIABLE}" |
+    nc -w {PROBE_CONNECT_S} "${ADDRESS_VARIABLE}" "${PORT_VARIABLE}" 2>/dev/null |
+    head -c {MAX_ANSWER_CHARACTERS} | tr -c 'A-Za-z0-9._:-' ' ')
+  if [ -n "$answer" ]; then echo "{ANSWERED} $answer"; else echo {FAILED}; fi
+done
+"""
+
+
+class ProbeError(Exception):
+    """Probe pods that could not be created or did not end; with what to do."""
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
+class ProbeTarget(NamedTuple):
+    """The port of a Service that is connected to."""
+
+    service: NamespacedName
+    port: str
+    """The name of the port, or its number, as in flows."""
+    address: str
+    number: int
+
+
+class ProbePlace(NamedTuple):
+    """Where a probe pod runs: on some node of a zone, or on a node."""
+
+    zone: str
+    node: str = ""
+
+    def __str__(self) -> str:
+        return self.node or self.zone
+
+
+class ProbeLog(NamedTuple):
+    """What a probe pod logged, and on which node it ran."""
+
+    place: ProbePlace
+    node: str
+    text: str
+
+
+class ProbedEndpoint(NamedTuple):
+    """An endpoint that may answer."""
+
+    pod: str
+    node: str
+    zone: str
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str = ""
+    status: str = ""
+    message: str = ""
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class _State(msgspec.Struct, frozen=True):
+    waiting: _Waiting | None = None
+
+
+class _Container(msgspec.Struct, frozen=True):
+    state: _State = _State()
+
+
+class _Status(msgspec.Struct, frozen=True, rename="camel"):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[_Condition, ...] = ()
+    container_statuses: tuple[_Container, ...] = ()
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
+class _ProbePod(msgspec.Struct, frozen=True):
+    """What is read of a probe pod."""
+
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+    @property
+    def obstacle(self) -> str:
+        """Why the pod has not ended yet."""
+        status = self.status
+        for container in status.container_statuses:
+            if container.state.waiting is not None:
+                waiting = container.state.waiting
+                return ": ".join(filter(None, (waiting.reason, waiting.message)))
+        unscheduled = [
+            condition.message
+            for condition in status.conditions
+            if condition.type == "PodScheduled" and condition.status == "False"
+        ]
+        if not self.spec.node_name:
+            return (unscheduled or ["no scheduler has given it a node"])[0]
+        if status.phase == "Pending":
+            return "no kubelet has started it"
+        return status.message or status.reason
+
+
+def probe_pod(
+    target: ProbeTarget, place: ProbePlace, *, name: str, run: str, image: str, connections: int
+) -> JsonObject:
+    """Return the manifest of a probe pod; it passes the Pod Security Standard "restricted"."""
+    variables = {
+        "KEEPCLOSE_MODE": PROBE_MODE,
+        ADDRESS_VARIABLE: target.address,
+        PORT_VARIABLE: str(target.number),
+        CONNECTIONS_VARIABLE: str(connections),
+    }
+    where: JsonObject = {"nodeSelector": {ZONE_LABEL: place.zone}}
+    if place.node:
+        # Not scheduled: a node is probed whatever its taints are.
+        where = {"nodeName": place.node, "tolerations": [{"operator": "Exists"}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": target.service.namespace,
+            "labels": {PROBE_LABEL: run, "app.kubernetes.io/managed-by": "keepclose"},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": _DEADLINE_S,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65534,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": PROBE_CONTAINER,
+                    "image": image,
+                    "command": ["sh", "-c", PROBE_SCRIPT],
+                    "env": [{"name": key, "value": text} for key, text in variables.items()],
+                    "resources": {
+                        "requests": {"cpu": "10m", "memory": "16Mi"},
+                        "limits": {"memory": "64Mi"},
+                    },
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+            **where,
+        },
+    }
+
+
+def condense_answer(answer: bytes) -> str:
+    """Return the line of the log for an answer, as the script writes it."""
+    if not answer:
+        return FAILED
+    text = _NOT_WORD.sub(b" ", answer[:MAX_ANSWER_CHARACTERS]).decode()
+    return f"{ANSWERED} {text}"
+
+
+async def run_probes(
+    client: Client,
+    target: ProbeTarget,
+    places: Sequence[ProbePlace],
+    *,
+    run: str,
+    image: str,
+    connections: int,
+    clock: Clock,
+    timeout_s: float = PROBE_TIMEOUT_S,
+) -> list[ProbeLog]:
+    """Create a pod for each place, wait for their ends, and return their logs; delete all pods.
+
+    Raises ProbeError, and errors of the API.
+    """
+    created: dict[str, tuple[ProbePlace, str]] = {}
+    namespace = target.service.namespace
+    try:
+        for number, place in enumerate(places):
+            name = f"keepclose-probe-{run}-{number}"
+            body = probe_pod(
+                target, place, name=name, run=run, image=image, connections=connections
+            )
+            pod = await client.create(PODS, body, namespace=namespace)
+            created[name] = place, pod.metadata.uid
+        pods = await _until_ended(client, namespace, created, clock=clock, timeout_s=timeout_s)
+        logs = []
+        for name, ended in pods.items():
+            text = await client.raw(
+                "GET",
+                f"/api/v1/namespaces/{namespace}/pods/{name}/log",
+                query=(("container", PROBE_CONTAINER), ("limitBytes", str(MAX_LOG_BYTES))),
+            )
+            logs.append(
+                ProbeLog(created[name][0], ended.spec.node_name, text.decode(errors="replace"))
+            )
+        return logs
+    finally:
+        await _delete_all(client, namespace, created)
+
+
+async def _until_ended(
+    client: Client,
+    namespace: str,
+    created: Mapping[str, tuple[ProbePlace, str]],
+    *,
+    clock: Clock,
+    timeout_s: float,
+) -> dict[str, _ProbePod]:
+    pods: dict[str, _ProbePod] = {}
+    until = clock.monotonic() + timeout_s
+    # NB: polled, because a watch would need one right more.
+    while True:
+        for name, (place, _) in created.items():
+            if name in pods and pods[name].status.phase in _ENDED:
+                continue
+            try:
+                body = await client.raw("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+            except NotFound:
+                raise ProbeError(
+                    f"the probe pod of {place} was deleted before it ended", "run the command again"
+                ) from None
+            try:
+                pods[name] = msgspec.json.decode(body, type=_ProbePod)
+            except msgspec.DecodeError as error:
+                raise ProbeError(
+                    f"the server's answer about the probe pod of {place} is no Pod: {error}",
+                    "check the server that the kubeconfig names",
+                ) from None
+        waiting = {name: pod for name, pod in pods.items() if pod.status.phase not in _ENDED}
+        if not waiting:
+            return pods
+        if clock.monotonic() >= until:
+            name, pod = min(waiting.items())
+            phase = pod.status.phase or "Pending"
+            why = f" ({pod.obstacle})" if pod.obstacle else ""
+            raise ProbeError(
+                f"{len(waiting)} of {len(created)} probe pods did not end within {timeout_s:g} s: "
+                f"that of {created[name][0]} is {phase}{why}",
+                "see that pods with this image can run there (--probe-image), or allow more time "
+                "(--probe-timeout); the pods were deleted",
+            )
+        await clock.sleep(_POLL_S)
+
+
+async def _delete_all(
+    client: Client, namespace: str, created: Mapping[str, tuple[ProbePlace, str]]
+) -> None:
+    for name, (_, uid) in created.items():
+        # A pod that cannot be deleted ends by its deadline; the others must go nevertheless.
+        with suppress(ApiError):
+            await client.delete(PODS, name, namespace=namespace, uid=uid, grace_period=0)
+
+
+def count_answers(
+    logs: Iterable[ProbeLog],
+    target: ProbeTarget,
+    endpoints: Mapping[str, ProbedEndpoint],
+    *,
+    zones: Mapping[str, str],
+) -> tuple[FlowTable, int]:
+    """Return the connections as flows, and how many were answered by an unknown endpoint.
+
+    `endpoints` has each endpoint by the names and addresses that identify it, `zones` the zone of
+    each node. An answer that names several endpoints, or none, identifies none.
+    """
+    flows = FlowTable(has_bytes=False)
+    unknown = 0
+    for log in logs:
+        zone = zones.get(log.node) or log.place.zone or NO_ZONE
+        answers: Counter[ProbedEndpoint | None] = Counter()
+        for line in log.text.splitlines():
+            kind, _, words = line.strip().partition(" ")
+            if kind == FAILED:
+                answers[None] += 1
+            elif kind == ANSWERED:
+                named = {endpoints[word] for word in set(_WORD.findall(words)) if word in endpoints}
+                if len(named) == 1:
+                    answers[named.pop()] += 1
+                else:
+                    unknown += 1
+        for endpoint, count in answers.items():
+            key = FlowKey(
+                FlowKind.SERVICE,
+                target.service.namespace,
+                target.service.name,
+                target.port,
+                client_zone=zone,
+                endpoint_zone=endpoint.zone if endpoint else NO_ZONE,
+                client_node=log.node,
+                endpoint_node=endpoint.node if endpoint else "",
+                client=f"{target.service.namespace}/keepclose-probe",
+                endpoint=f"{target.service.namespace}/{endpoint.pod}" if endpoint else "",
+            )
+            flows.add(key, FlowCounts(count, unanswered=0 if endpoint else count))
+    return flows, unknown

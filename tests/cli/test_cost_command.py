@@ -1,0 +1,371 @@
+"""The commands `keepclose flows read` and `keepclose cost`, and the sources of flows."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from keepclose.accounting.flow_files import read_csv, read_json_lines, write_json_lines
+from keepclose.cli import flow_sources
+from keepclose.cli.exit import ExitCode
+from keepclose.cli.flow_sources import FlowSourceError, load_flow_table
+from keepclose.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "flows"
+FLOWS = str(EXAMPLES / "flows.csv")
+LOG = str(EXAMPLES / "vpc-flow-log.txt")
+CLUSTER = str(EXAMPLES / "cluster.yaml")
+GCP = str(ROOT / "tests" / "data" / "flows" / "gcp.jsonl")
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, arguments, input=stdin, env={"TERM": "dumb"})
+
+
+class Site:
+    """A web server whose answers a test sets, by path."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        self.queries: list[str] = []
+        self.authorization = ""
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            """Answers from the table."""
+
+            def do_GET(self) -> None:
+                """Answer a path; a query of Prometheus is one of its name."""
+                parts = urlsplit(self.path)
+                query = parse_qs(parts.query).get("query", [""])[0]
+                site.queries.append(query)
+                site.authorization = self.headers.get("Authorization", "")
+                names = [name for name in site.answers if name == parts.path or name in query]
+                status, body = site.answers.get(names[0] if names else "", (404, b"nothing"))
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Keep quiet."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """Yield a web server that runs during a test."""
+    site = Site()
+    thread = threading.Thread(target=site.server.serve_forever, args=(0.01,))
+    thread.start()
+    yield site
+    site.server.shutdown()
+    thread.join()
+    site.server.server_close()
+
+
+def test_a_flow_log_becomes_a_table_of_services() -> None:
+    """The answer comes first, and notes name the broken line and what has no owner."""
+    result = run("flows", "read", LOG, "--snapshot", CLUSTER)
+    assert result.exit_code == 0
+    first, _, kafka, *_ = result.stdout.splitlines()
+    assert first.startswith("44.6 MB of 46.5 MB cross zones (96 %), in 5 connections from 2026-01")
+    assert kafka.split() == (
+        ["data/kafka:broker", "shop/cart", "us-east-1a", "us-east-1c", "1", "30", "MB", "700", "kB"]
+    )
+    assert "line 16: 8 values for a format of 18 fields" in result.stderr
+    assert "such as 10.0.200.5, 198.51.100.7" in result.stderr
+
+
+def test_a_strict_reading_ends_at_a_broken_line() -> None:
+    """A script may insist on whole files."""
+    result = run("flows", "read", LOG, "--snapshot", CLUSTER, "--strict")
+    assert result.exit_code == ExitCode.BAD_INPUT
+    assert result.stderr == f"error: {LOG}, line 16: 8 values for a format of 18 fields\n"
+
+
+def test_csv_and_json_lines_of_a_log_are_the_same_flows() -> None:
+    """Either output feeds the other commands."""
+    options = ("flows", "read", LOG, "--snapshot", CLUSTER, "--detail", "pods")
+    as_csv = read_csv(run(*options, "-o", "csv").stdout.splitlines(), name="x")
+    as_lines = read_json_lines(run(*options, "-o", "jsonl").stdout.splitlines(), name="x")
+    assert as_csv.rows == as_lines.rows
+    assert any(key.endpoint == "shop/cart-79f-c" for key in as_csv.rows)
+    assert len(as_lines.notes) == 3
+
+
+def test_compressed_logs_of_both_clouds_are_read_together(tmp_path: Path) -> None:
+    """S3 stores logs compressed, and one command may read many files."""
+    packed = tmp_path / "log.gz"
+    packed.write_bytes(gzip.compress(Path(LOG).read_bytes()))
+    result = run("flows", "read", str(packed), GCP, "--snapshot", CLUSTER, "-o", "csv")
+    assert result.exit_code == 0
+    assert read_csv(result.stdout.splitlines(), name="x").total().connections == 7
+
+
+def test_zones_may_be_named_by_their_ids_and_subnets() -> None:
+    """A database is in a subnet whose zone the user knows."""
+    options = ("flows", "read", LOG, "--snapshot", CLUSTER, "-o", "csv")
+    table = read_csv(
+        run(*options, "--subnet", "10.0.200.0/24=us-east-1b").stdout.splitlines(), name=""
+    )
+    assert any(key.endpoint_zone == "us-east-1b" and key.kind == "egress" for key in table.rows)
+    ids = ("--zone-id", "use1-az1=a", "--zone-id", "use1-az3=c")
+    table = read_csv(run("flows", "read", LOG, "-o", "csv", *ids).stdout.splitlines(), name="")
+    assert {("a", "c"), ("use1-az2", "a")} < {
+        (key.client_zone, key.endpoint_zone) for key in table.rows
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        pytest.param(["/nowhere"], "/nowhere cannot be read: No such file", id="no file"),
+        pytest.param([CLUSTER], "its format is not known by its first line", id="other file"),
+        pytest.param([CLUSTER, "--format", "aws"], "no line is a record: ", id="no record"),
+        pytest.param([LOG, "--snapshot", LOG], "error: ", id="no snapshot"),
+        pytest.param([LOG, "--log-format", "${x}"], "--log-format: the field srcaddr", id="format"),
+        pytest.param([LOG, "--zone-id", "x"], "--zone-id: 'x' must be ID=ZONE", id="zone"),
+        pytest.param([LOG, "--subnet", "x=y"], "--subnet: 'x' does not appear", id="subnet"),
+        pytest.param([LOG, "--cluster-cidr", "x"], "--cluster-cidr: 'x' does not", id="range"),
+    ],
+)
+def test_what_cannot_be_read_is_named(arguments: list[str], want: str) -> None:
+    """The option or file, and what is wrong with it."""
+    result = run("flows", "read", *arguments)
+    assert result.exit_code == ExitCode.BAD_INPUT
+    assert want in result.stderr
+
+
+def test_a_log_without_flows_is_nothing() -> None:
+    """Exit code 3 tells a script that there was nothing to read."""
+    header = Path(LOG).read_text().splitlines()[0]
+    result = run("flows", "read", "-", stdin=f"{header}\n")
+    assert (result.exit_code, "no flows in standard input" in result.stderr) == (
+        ExitCode.NOTHING,
+        True,
+    )
+
+
+def test_costs_of_the_example() -> None:
+    """The sum of a month first, then Services by cost, the period, the prices and what has none."""
+    result = run("cost", "--flows", FLOWS, "--prices", "aws")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "206.89 USD a month: in the period 340 GB of 595 GB cross zones"
+    assert lines[3].split() == ["data/kafka", "219", "GB", "51", "%", "0.18", "133.35", "1,600.16"]
+    assert "observed: 24 hours from 2026-01-12T00:00:00Z" in result.stdout
+    assert "prices: aws of 2025, to be compared with your bill" in result.stdout
+    assert "not priced: 13.2 GB to or from outside the cluster" in result.stdout
+
+
+def test_costs_for_programs() -> None:
+    """JSON and CSV have every line, and amounts that are not rounded."""
+    options = ("cost", "--flows", FLOWS, "--prices", "gcp", "--by", "client")
+    document = json.loads(run(*options, "-o", "json").stdout)
+    rows = list(csv.DictReader(run(*options, "-o", "csv").stdout.splitlines()))
+    assert [line["name"] for line in document["lines"]] == ["shop/cart", "shop/web", "(node)"]
+    assert [row["client"] for row in rows] == ["shop/cart", "shop/web", "(node)"]
+    assert float(rows[0]["per_month"]) == pytest.approx(document["lines"][0]["perMonth"])
+    assert document["period"]["hours"] == 24
+
+
+def test_a_printed_price_table_gives_the_same_costs(tmp_path: Path) -> None:
+    """A preset is a file like any other, and an edited price changes the sum."""
+    printed = run("cost", "--print-prices", "aws").stdout
+    path = tmp_path / "prices.yaml"
+    path.write_text(printed)
+    options = ("cost", "--flows", FLOWS, "-o", "json", "--prices")
+    document = json.loads(run(*options, str(path)).stdout)
+    assert document["total"] == json.loads(run(*options, "aws").stdout)["total"]
+    edited = yaml.safe_load(printed)
+    edited["betweenZones"][0]["sent"] = 0.03
+    path.write_text(json.dumps(edited))
+    twice = json.loads(run(*options, str(path)).stdout)["total"]["observed"]
+    assert twice == pytest.approx(2 * document["total"]["observed"])
+
+
+def test_several_sources_are_added() -> None:
+    """Agents of several nodes are several sources."""
+    options = ("cost", "--prices", "aws", "-o", "json", "--flows", FLOWS)
+    once = json.loads(run(*options).stdout)["total"]["observed"]
+    twice = json.loads(run(*options, "--flows", FLOWS).stdout)["total"]["observed"]
+    assert twice == pytest.approx(2 * once)
+
+
+def test_a_period_may_be_named() -> None:
+    """Flows without times have costs of the period only, unless the user names it."""
+    text = "client_zone,endpoint_zone,request_bytes,response_bytes\na,b,1000000000,0\n"
+    options = ("cost", "--flows", "-", "--prices", "aws")
+    assert run(*options, stdin=text).stdout.startswith("0.02 USD in the period: ")
+    hour = run(*options, "--period", "1h", stdin=text).stdout
+    assert hour.startswith("14.60 USD a month: ")
+    assert "observed: 1 hours\n" in hour
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        pytest.param([], "no prices are named", id="no prices"),
+        pytest.param(["--prices", "aws"], "no flows are named", id="no flows"),
+        pytest.param(
+            ["--prices", "ibm", "--flows", FLOWS], "presets: aws, gcp, azure", id="preset"
+        ),
+        pytest.param(["--prices", LOG, "--flows", FLOWS], "error: ", id="other file"),
+        pytest.param(["--print-prices", "ibm"], "'ibm' is none of aws, gcp, azure", id="print"),
+        pytest.param(["--prices", "aws", "--flows", LOG], "keepclose flows read", id="log"),
+        pytest.param(["--prices", "aws", "--flows", CLUSTER], "is no file of flows", id="file"),
+        pytest.param(
+            ["--prices", "aws", "--flows", FLOWS, "--period", "0"], "longer than 0", id="period"
+        ),
+    ],
+)
+def test_what_has_no_cost_is_said(arguments: list[str], want: str) -> None:
+    """What is missing, and the command or option that gives it."""
+    result = run("cost", *arguments)
+    assert result.exit_code == ExitCode.BAD_INPUT
+    assert want in result.stderr
+
+
+def test_a_bad_price_table_is_named_with_its_line(tmp_path: Path) -> None:
+    """A file that is no YAML, and one with a field that no table has."""
+    path = tmp_path / "prices.yaml"
+    for text, want in (
+        ("currency: [\n", f"{path}, line "),
+        ("currency: USD\nper: GB\nbetweenzones: []\n", "unknown field `betweenzones`"),
+    ):
+        path.write_text(text)
+        result = run("cost", "--prices", str(path), "--flows", FLOWS)
+        assert (result.exit_code, want in result.stderr) == (ExitCode.BAD_INPUT, True)
+
+
+def test_connections_without_bytes_have_no_cost() -> None:
+    """The error says how to count bytes."""
+    text = "client_zone,endpoint_zone,connections\na,b,5\n"
+    result = run("cost", "--prices", "aws", "--flows", "-", stdin=text)
+    assert result.exit_code == ExitCode.BAD_INPUT
+    assert "standard input has connections only, no bytes" in result.stderr
+    assert "--enable-accounting" in result.stderr
+
+
+def test_an_agent_is_asked_for_its_flows(site: Site) -> None:
+    """JSON lines at /flows, or at the path that the address has."""
+    table = load_flow_table(FLOWS)
+    site.answers["/flows"] = site.answers["/other"] = (
+        200,
+        "".join(write_json_lines(table)).encode(),
+    )
+    assert load_flow_table(site.address).rows == table.rows
+    assert load_flow_table(f"{site.address}/other").rows == table.rows
+
+
+def test_prometheus_is_asked_for_three_increases(site: Site) -> None:
+    """Window, matchers and user come from the address; the password is sent and never shown."""
+    labels = {"service": "web", "client_zone": "a", "endpoint_zone": "b"}
+    for name, more in (
+        ("connections_total", {}),
+        ("failed_connections", {"reason": "refused"}),
+        ("bytes_total", {"direction": "request"}),
+    ):
+        series = {"metric": {**labels, **more}, "value": [1767225600, "4"]}
+        data = {"resultType": "vector", "result": [series]}
+        site.answers[f"keepclose_flow_{name}"] = (
+            200,
+            json.dumps({"status": "success", "data": data}).encode(),
+        )
+    source = site.address.replace("http://", "prometheus+http://me:secret@")
+    table = load_flow_table(f'{source}/prefix?window=2h&match=cluster="prod"')
+    ((key, counts),) = table
+    assert (key.service, counts.connections, counts.refused, counts.request_bytes) == (
+        "web",
+        4,
+        4,
+        4,
+    )
+    assert table.end - table.start == 7200
+    assert all('{cluster="prod"}[7200s]' in query for query in site.queries)
+    assert site.authorization.startswith("Basic ")
+
+
+@pytest.mark.parametrize(
+    ("source", "want", "code"),
+    [
+        pytest.param("http://127.0.0.1:1", "no flow agent answers at", 4, id="refused"),
+        pytest.param("prometheus+http://127.0.0.1:1", "no Prometheus answers", 4, id="no server"),
+        pytest.param("http://", "names no host", 2, id="no host"),
+        pytest.param("http://x:99999", "is no address", 2, id="port"),
+        pytest.param("prometheus+http://x?window=1y", "window=1y is no duration", 2, id="window"),
+        pytest.param("prometheus+http://x?label=a", "label=a is no FIELD=LABEL", 2, id="label"),
+        pytest.param("prometheus+http://x?y=z", "y=z is not known in an", 2, id="option"),
+    ],
+)
+def test_an_address_that_gives_no_flows_is_named(source: str, want: str, code: int) -> None:
+    """Whether the address or the server is wrong shows in the exit code."""
+    with pytest.raises(FlowSourceError) as raised:
+        load_flow_table(source)
+    assert want in str(raised.value)
+    assert raised.value.code == code
+
+
+def test_answers_of_other_servers_are_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status, a page of HTML, an error of Prometheus and an answer without end."""
+    with pytest.raises(FlowSourceError, match="answers status 404, so it is no flow agent"):
+        load_flow_table(site.address)
+    site.answers["/flows"] = (200, b"<html>")
+    with pytest.raises(FlowSourceError, match="line 1: JSON is malformed"):
+        load_flow_table(site.address)
+    site.answers["/api/v1/query"] = (400, b'{"status":"error","errorType":"bad_data","error":"x"}')
+    with pytest.raises(FlowSourceError, match="Prometheus answered bad_data: x"):
+        load_flow_table(f"prometheus+{site.address}")
+    monkeypatch.setattr(flow_sources, "MAX_FLOWS_BYTES", 100)
+    site.answers["/flows"] = (200, b"x" * 1000)
+    with pytest.raises(FlowSourceError, match="answers more than 100 bytes"):
+        load_flow_table(site.address)
+
+
+def test_a_password_is_in_no_error() -> None:
+    """An error may be copied into a ticket."""
+    with pytest.raises(FlowSourceError) as raised:
+        load_flow_table("prometheus+http://me:secret@127.0.0.1:1")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_compressed_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file may unpack to terabytes, and a cut one to nothing."""
+    path = tmp_path / "flows.csv.gz"
+    path.write_bytes(gzip.compress(Path(FLOWS).read_bytes()))
+    assert load_flow_table(str(path)).rows == load_flow_table(FLOWS).rows
+    monkeypatch.setattr(flow_sources, "MAX_UNPACKED_BYTES", 100)
+    with pytest.raises(FlowSourceError, match="has more than 100 bytes"):
+        load_flow_table(str(path))
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(FlowSourceError, match="cannot be unpacked"):
+        load_flow_table(str(path))
+
+
+def test_a_snapshot_that_lacks_a_kind_is_warned_about(tmp_path: Path) -> None:
+    """Without slices no Service has a name, and the user may have forgotten to ask for them."""
+    document = yaml.safe_load(Path(CLUSTER).read_text())
+    document["items"] = [item for item in document["items"] if item["kind"] != "EndpointSlice"]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(json.dumps(document))
+    result = run("flows", "read", LOG, "--snapshot", str(path), "-o", "csv")
+    assert result.exit_code == 0
+    assert "warning: the snapshot has no EndpointSlice, so names of Services are" in result.stderr
+    table = read_csv(result.stdout.splitlines(), name="x")
+    assert not any(key.service for key in table.rows)
+    assert any(key.client == "shop/web" for key in table.rows)

@@ -1,0 +1,69 @@
+"""`keepclose flows` on the command line: what it refuses, and what it prints and exits with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.server_processes import embedded_server
+
+PROGRAM = Path(sys.executable).with_name("keepclose")
+
+
+def run_flows(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [*before, str(PROGRAM), "flows", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "want"),
+    [
+        pytest.param(("--detail", "zones"), "--detail: 'zones'", id="detail"),
+        pytest.param(("--subnet", "10.0.0.0/8"), "must be CIDR=ZONE", id="subnet without zone"),
+        pytest.param(("--cluster-cidr", "ten"), "--cluster-cidr: 'ten' is no CIDR", id="range"),
+        pytest.param(("--walk-period", "0s"), "--walk-period must be", id="walk period"),
+        pytest.param(("--top", "0"), "--top must be at least 1", id="top"),
+        pytest.param(("--checkpoint", "/no/such/file"), "/no/such does not exist", id="directory"),
+    ],
+)
+def test_bad_options_are_named(arguments: tuple[str, ...], want: str) -> None:
+    """An option that cannot work ends the command with code 2 and its name."""
+    done = run_flows(*arguments)
+    assert done.returncode == 2
+    assert want in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="reading the kernel's connections needs root")
+def test_the_present_connections_are_printed(tmp_path: Path) -> None:
+    """With --once the command prints a table with its heads, and ends with 0."""
+    with embedded_server(tmp_path / "data") as server:
+        done = run_flows("--once", "--kubeconfig", str(server.kubeconfig), "--node-name", "n1")
+        csv = run_flows(
+            "--once", "-o", "csv", "--kubeconfig", str(server.kubeconfig), "--node-name", "n1"
+        )
+    assert (done.returncode, done.stdout.split()[:2]) == (0, ["TO", "PORT"])
+    assert (csv.returncode, csv.stdout.startswith("start,end,kind,")) == (0, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="dropping a capability needs root")
+def test_without_rights_the_fix_is_told(tmp_path: Path) -> None:
+    """Without NET_ADMIN the command ends with code 5 and names the capability."""
+    with embedded_server(tmp_path / "data") as server:
+        done = run_flows(
+            "--once",
+            "--kubeconfig",
+            str(server.kubeconfig),
+            before=("setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin"),
+        )
+    assert done.returncode == 5
+    assert "NET_ADMIN" in done.stderr

@@ -1,0 +1,177 @@
+"""What an agent counts of real connections through a real kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from keepclose.accounting.flow_table import Detail, FlowCounts, FlowKey, FlowKind
+from keepclose.kube.requests import PODS
+from support.flowbeds import CLIENT, SERVER, SERVICE, SERVICE6, flow_bed, flows_of, pod
+
+WEB = FlowKey(FlowKind.SERVICE, "default", "web", "http", "TCP", "zone-a", "zone-b")
+DNS = WEB._replace(port="dns", protocol="UDP")
+
+
+@pytest.mark.parametrize(
+    "address", [pytest.param(SERVICE, id="IPv4"), pytest.param(SERVICE6, id="IPv6")]
+)
+async def test_connections_to_a_service(address: str) -> None:
+    """Each connection through a Service counts once, with the bytes of both directions."""
+    with flow_bed() as bed, bed.listen() as listener:
+        async with bed.agent() as agent:
+            for _ in range(5):
+                with bed.connect(address, 80) as client:
+                    accepted, _ = listener.accept()
+                    with accepted:
+                        client.sendall(b"x" * 1000)
+                        accepted.sendall(b"y" * 5000)
+                        assert len(client.recv(5000, socket.MSG_WAITALL)) == 5000
+            rows = await flows_of(agent, walks=True)
+    assert set(rows) == {WEB}
+    counts = rows[WEB]
+    assert (counts.connections, counts.refused, counts.unanswered) == (5, 0, 0)
+    assert 5_000 < counts.request_bytes < 10_000
+    assert 25_000 < counts.response_bytes < 30_000
+
+
+async def test_udp() -> None:
+    """Datagrams of one client to one endpoint are one connection."""
+    with flow_bed() as bed:
+        server = bed.server.open_socket(kind=socket.SOCK_DGRAM)
+        client = bed.client.open_socket(kind=socket.SOCK_DGRAM)
+        with server, client:
+            server.bind((SERVER, 5353))
+            async with bed.agent() as agent:
+                for _ in range(3):
+                    client.sendto(b"q" * 100, (SERVICE, 53))
+                    data, sender = server.recvfrom(1000)
+                    server.sendto(data, sender)
+                    assert client.recv(1000) == data
+                rows = await flows_of(agent, walks=True)
+    assert rows == {DNS: FlowCounts(1, 0, 0, 3 * 128, 3 * 128)}
+
+
+async def test_a_refused_connection() -> None:
+    """A connection that the endpoint resets at once is refused, and still counts."""
+    with flow_bed() as bed:
+        async with bed.agent() as agent:
+            with pytest.raises(ConnectionRefusedError):
+                bed.connect(SERVICE, 80)
+            rows = await flows_of(agent)
+    assert rows[WEB].connections == rows[WEB].refused == 1
+
+
+async def test_an_unanswered_connection() -> None:
+    """A connection whose endpoint sends nothing is not answered once the kernel gives it up."""
+    with flow_bed() as bed:
+        bed.node.set_values({"netfilter/nf_conntrack_tcp_timeout_syn_sent": 1})
+        bed.server.run("ip", "link", "set", "eth0", "down")
+        client = bed.client.open_socket()
+        with client:
+            client.setblocking(False)
+            async with bed.agent() as agent:
+                with pytest.raises(BlockingIOError):
+                    client.connect((SERVICE, 80))
+                rows = await flows_of(agent)
+                client.close()
+                while not rows or not rows[WEB].unanswered:
+                    await asyncio.sleep(0.1)
+                    # NB: a walk removes entries whose time is over.
+                    rows = await flows_of(agent, walks=True)
+    assert rows[WEB].connections == rows[WEB].unanswered == 1
+
+
+async def test_without_accounting_only_connections_count() -> None:
+    """Where the kernel counts no bytes, connections count and the table says what is missing."""
+    with flow_bed(accounts=False) as bed, bed.listen():
+        async with bed.agent() as agent:
+            bed.connect(SERVICE, 80).close()
+            rows = await flows_of(agent)
+            notes = agent.table.notes
+            has_bytes = agent.table.has_bytes
+    assert (rows[WEB].connections, rows[WEB].total_bytes, has_bytes) == (1, 0, False)
+    assert "nf_conntrack_acct is 0" in notes[0]
+
+
+async def test_accounting_is_turned_on_when_wanted() -> None:
+    """With the option, the agent sets the kernel's switch and bytes count."""
+    with flow_bed(accounts=False) as bed, bed.listen():
+        async with bed.agent(enables_accounting=True) as agent:
+            bed.connect(SERVICE, 80).close()
+            rows = await flows_of(agent, walks=True)
+    assert rows[WEB].request_bytes > 0
+
+
+async def test_lost_events_are_counted_and_repaired_by_a_walk() -> None:
+    """With a buffer for a few events only, a walk finds the connections whose events are lost."""
+    number = 200
+    with flow_bed() as bed, bed.listen() as listener:
+        async with bed.agent(buffer_bytes=2048) as agent:
+            for _ in range(number):
+                bed.connect(SERVICE, 80).close()
+                listener.accept()[0].close()
+            agent.collector.drain()
+            lost = agent.collector.lost
+            rows = await flows_of(agent, walks=True)
+    assert lost > 0
+    assert rows[WEB].connections == number
+
+
+async def test_a_killed_agent_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """The next agent continues from the checkpoint, and reports the time between the two."""
+    path = tmp_path / "flows"
+    with flow_bed() as bed, bed.listen() as listener:
+        async with bed.agent(checkpoint=path) as agent:
+            client = bed.connect(SERVICE, 80)
+            accepted, _ = listener.accept()
+            client.sendall(b"x" * 1000)
+            before = await flows_of(agent, walks=True)
+            kept = path.read_bytes()
+        # As if the agent had been killed after its last checkpoint: what it wrote later is gone.
+        path.write_bytes(kept)
+        client.sendall(b"x" * 1000)
+        assert len(accepted.recv(2000, socket.MSG_WAITALL)) == 2000
+        bed.connect(SERVICE, 80).close()
+        async with bed.agent(checkpoint=path) as agent:
+            shown = agent.table.rows
+            after = await flows_of(agent, walks=True)
+            metrics = agent.metrics.page().decode()
+        client.close()
+        accepted.close()
+    assert before[WEB].connections == 1
+    assert shown[WEB].request_bytes >= before[WEB].request_bytes
+    assert after[WEB].connections == 2
+    assert 2000 < after[WEB].request_bytes - before[WEB].request_bytes + 1000 < 3000
+    assert "keepclose_flows_gap_seconds_total 0\n" not in metrics
+
+
+async def test_traffic_to_a_pod_without_a_service() -> None:
+    """A connection to an endpoint's own address is a flow to a pod, with its Service."""
+    with flow_bed() as bed, bed.listen():
+        async with bed.agent() as agent:
+            bed.connect(SERVER, 8080).close()
+            rows = await flows_of(agent)
+    assert set(rows) == {WEB._replace(kind=FlowKind.POD)}
+
+
+async def test_an_address_that_another_pod_takes_over() -> None:
+    """Connections belong to the pod that had the address when they began."""
+    with flow_bed() as bed, bed.listen():
+        async with bed.agent(detail=Detail(workloads=True)) as agent:
+            bed.connect(SERVICE, 80).close()
+            await flows_of(agent)
+            changes = agent.book.changes
+            bed.cluster.delete(PODS, "client", namespace="default")
+            bed.cluster.put(PODS, pod("other", "n1", CLIENT))
+            while agent.book.changes < changes + 2:  # noqa: ASYNC110 - the book has no event
+                await asyncio.sleep(0)
+            bed.connect(SERVICE, 80).close()
+            rows = await flows_of(agent)
+    assert {key.client: counts.connections for key, counts in rows.items()} == {
+        "default/client": 1,
+        "default/other": 1,
+    }

@@ -1,0 +1,236 @@
+"""Each connection and each byte counts once, in whatever order the kernel tells of them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepclose.accounting.address_book import AddressBook
+from keepclose.accounting.flow_table import ZONES_ONLY, FlowCounts
+from keepclose.flows.flow_rows import FlowRows
+from keepclose.flows.ledger import Ledger, LedgerState
+from keepclose.system.conntrack import SEEN_REPLY, TrackedConnection
+
+OUTSIDE_ADDRESS = bytes((8, 8, 8, 8))
+UNNAMED = bytes((10, 9, 9, 9))
+
+
+def tracked(
+    number: int = 0,
+    request: int = 0,
+    response: int = 0,
+    *,
+    status: int = SEEN_REPLY,
+    packets: int = 1,
+    destination: bytes = OUTSIDE_ADDRESS,
+    protocol: int = 6,
+) -> TrackedConnection:
+    """Return a connection of this node to an address outside."""
+    source = bytes((10, 0, 0, 1))
+    key = source + destination + number.to_bytes(2, "big")
+    return TrackedConnection(
+        key,
+        protocol,
+        source,
+        number,
+        destination,
+        443,
+        destination,
+        443,
+        status,
+        1,
+        request,
+        packets,
+        response,
+        True,
+    )
+
+
+def new_ledger(*, most_waiting: int = 10) -> Ledger:
+    """Return a ledger of node n1, which has the address 10.0.0.1."""
+    book = AddressBook()
+    book.set_own_addresses("n1", [bytes((10, 0, 0, 1))], at=0.0)
+    rows = FlowRows(book, node="n1", detail=ZONES_ONLY, now=lambda: 1.0)
+    return Ledger(rows, most_waiting=most_waiting)
+
+
+def total(ledger: Ledger) -> FlowCounts:
+    """Return the sum of all flows."""
+    return ledger.rows.table(start=0, end=0, has_bytes=True).total()
+
+
+def walk(ledger: Ledger, *connections: TrackedConnection, is_first: bool = False) -> None:
+    """Let the ledger see a whole walk."""
+    ledger.begin_walk(is_first=is_first)
+    ledger.on_walked(connections, at=0.0)
+    ledger.end_walk(is_complete=True)
+
+
+def test_bytes_of_an_open_connection_count_as_they_flow() -> None:
+    """A walk adds what flowed since the last, and the end adds the rest."""
+    ledger = new_ledger()
+    ledger.on_new(tracked(), at=0.0)
+    walk(ledger, tracked(request=100, response=1000))
+    assert total(ledger) == FlowCounts(1, 0, 0, 100, 1000)
+    walk(ledger, tracked(request=150, response=1000))
+    ledger.on_end(tracked(request=160, response=1100), at=0.0)
+    assert total(ledger) == FlowCounts(1, 0, 0, 160, 1100)
+    assert len(ledger) == 0
+
+
+def test_repeated_and_late_messages_add_nothing() -> None:
+    """Events that come twice, and a walk that shows what has ended, change no count."""
+    ledger = new_ledger()
+    ledger.on_new(tracked(), at=0.0)
+    ledger.on_new(tracked(), at=0.0)
+    ledger.begin_walk()
+    ledger.on_end(tracked(request=10), at=0.0)
+    ledger.on_end(tracked(request=10), at=0.0)
+    ledger.on_walked([tracked(request=5)], at=0.0)
+    ledger.end_walk(is_complete=True)
+    assert total(ledger) == FlowCounts(1, 0, 0, 10, 0)
+    assert len(ledger) == 0
+
+
+@pytest.mark.parametrize(
+    ("packets", "want"),
+    [
+        pytest.param(1, FlowCounts(1, 1, 0, 60, 40), id="reset by the endpoint"),
+        pytest.param(0, FlowCounts(1, 0, 1, 60, 0), id="no packet of the endpoint"),
+    ],
+)
+def test_failed_connections(packets: int, want: FlowCounts) -> None:
+    """A connection without an accepted reply was refused if a packet came, else not answered."""
+    ledger = new_ledger()
+    end = tracked(request=60, response=40 * packets, status=0, packets=packets)
+    ledger.on_end(end, at=0.0)
+    assert total(ledger) == want
+
+
+def test_connections_from_before_the_first_start_count_only_later_bytes() -> None:
+    """The first walk counts nothing, unless the event of a new connection was only slower."""
+    ledger = new_ledger()
+    walk(ledger, tracked(1, 1000), tracked(2, 500), is_first=True)
+    assert total(ledger) == FlowCounts()
+    ledger.on_new(tracked(2), at=0.0)
+    ledger.on_end(tracked(1, 1100, status=0, packets=0), at=0.0)
+    assert total(ledger) == FlowCounts(1, 0, 0, 600, 0)
+
+
+def test_an_end_without_an_event_is_found_by_two_walks() -> None:
+    """A connection that two whole walks do not show has ended, and is reported as unobserved."""
+    ledger = new_ledger()
+    ledger.on_new(tracked(), at=0.0)
+    walk(ledger, tracked(request=10))
+    walk(ledger)
+    assert (len(ledger), ledger.unobserved) == (1, 0)
+    ledger.begin_walk()
+    ledger.end_walk(is_complete=False)
+    assert (len(ledger), ledger.unobserved) == (1, 0)
+    walk(ledger)
+    assert (len(ledger), ledger.unobserved) == (0, 1)
+    assert total(ledger) == FlowCounts(1, 0, 0, 10, 0)
+
+
+def test_counters_that_fell_belong_to_another_connection() -> None:
+    """If the kernel gives the same key again and the end was lost, both connections count."""
+    ledger = new_ledger()
+    ledger.on_new(tracked(), at=0.0)
+    walk(ledger, tracked(request=1000))
+    walk(ledger, tracked(request=30))
+    ledger.on_end(tracked(request=40), at=0.0)
+    assert total(ledger) == FlowCounts(2, 0, 0, 1040, 0)
+    assert ledger.unobserved == 1
+
+
+def test_connections_wait_for_names() -> None:
+    """A connection to an address without an owner counts when the book names it, or in the end."""
+    ledger = new_ledger()
+    ledger.on_new(tracked(1, destination=UNNAMED), at=0.0)
+    ledger.on_end(tracked(1, 70, destination=UNNAMED), at=0.0)
+    assert (ledger.waiting, total(ledger)) == (1, FlowCounts())
+    ledger.tick(at=5.0, wait_s=10.0, is_synced=True)
+    ledger.tick(at=50.0, wait_s=10.0, is_synced=False)
+    assert ledger.waiting == 1
+    ledger.tick(at=51.0, wait_s=10.0, is_synced=True)
+    assert (ledger.waiting, total(ledger)) == (0, FlowCounts(1, 0, 0, 70, 0))
+
+
+def test_the_list_of_waiting_connections_is_bounded() -> None:
+    """The oldest are counted without names when too many wait, and none is lost."""
+    ledger = new_ledger(most_waiting=3)
+    for number in range(8):
+        ledger.on_new(tracked(number, destination=UNNAMED), at=0.0)
+    assert (ledger.waiting, ledger.forced) == (3, 5)
+    ledger.tick(at=99.0, wait_s=10.0, is_synced=True)
+    assert total(ledger).connections == 8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"requests": b""}, id="columns of different lengths"),
+        pytest.param({"places": b"\xff\xff\xff\xff"}, id="a flow that is missing"),
+        pytest.param({"places": b"\x01\0\0\0"}, id="a waiting connection that is missing"),
+        pytest.param({"requests": b"123"}, id="half a number"),
+    ],
+)
+def test_a_state_that_contradicts_itself_is_refused(change: dict[str, bytes]) -> None:
+    """Loading a broken state raises ValueError."""
+    ledger = new_ledger()
+    ledger.on_new(tracked(), at=0.0)
+    state = msgspec.structs.replace(ledger.state(), **change)
+    with pytest.raises(ValueError, match=r"\w"):
+        new_ledger().load(state, at=0.0)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["new", "bytes", "end", "walk", "restart"]),
+        st.integers(0, 3),
+        st.integers(0, 1000),
+        st.integers(0, 2),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_counts_equal_those_of_a_kernel_that_tells_everything(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    """With lost beginnings, repeated events, walks and restarts, each connection counts once."""
+    ledger = new_ledger()
+    # The kernel: bytes by connection; the reference: what it tracked in all.
+    kernel: dict[int, int] = {}
+    want = FlowCounts()
+    serial = 0
+    numbers: dict[int, int] = {}
+    for what, slot, amount, copies in steps:
+        if what == "new" and slot not in numbers:
+            serial += 1
+            numbers[slot] = serial
+            kernel[serial] = 0
+            want.connections += 1
+            for _ in range(copies):
+                ledger.on_new(tracked(serial), at=0.0)
+        elif what == "bytes" and slot in numbers:
+            kernel[numbers[slot]] += amount
+            want.request_bytes += amount
+        elif what == "end" and slot in numbers:
+            number = numbers.pop(slot)
+            for _ in range(1 + copies):
+                ledger.on_end(tracked(number, kernel[number]), at=0.0)
+            del kernel[number]
+        elif what == "walk":
+            walk(ledger, *(tracked(number, amount) for number, amount in kernel.items()))
+        elif what == "restart":
+            state = msgspec.msgpack.decode(msgspec.msgpack.encode(ledger.state()), type=LedgerState)
+            ledger = new_ledger()
+            ledger.load(state, at=0.0)
+    walk(ledger, *(tracked(number, amount) for number, amount in kernel.items()))
+    assert total(ledger) == want
+    assert len(ledger) == len(kernel)
+    assert ledger.unobserved == 0

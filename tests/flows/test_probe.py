@@ -1,0 +1,239 @@
+"""Probe pods: their manifest, their script, their logs, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import msgspec
+import pytest
+
+from keepclose.flows.probe import (
+    ADDRESS_VARIABLE,
+    CONNECTIONS_VARIABLE,
+    PORT_VARIABLE,
+    PROBE_LABEL,
+    PROBE_SCRIPT,
+    ProbedEndpoint,
+    ProbeError,
+    ProbeLog,
+    ProbePlace,
+    ProbeTarget,
+    condense_answer,
+    count_answers,
+    probe_pod,
+    run_probes,
+)
+from keepclose.kube.client import Client
+from keepclose.kube.requests import PODS
+from keepclose.lab.kubelet.probes import LabProbe
+from keepclose.lab.pods import ContainerSpec
+from keepclose.model.meta import NamespacedName
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
+
+TARGET = ProbeTarget(NamespacedName("shop", "web"), "http", "10.96.0.10", 80)
+ENDPOINTS = {name: ProbedEndpoint("web-1", "n1", "zone-a") for name in ("web-1", "10.0.0.1")} | {
+    name: ProbedEndpoint("web-2", "n3", "zone-b") for name in ("web-2", "10.0.0.2")
+}
+NETCAT = f"""\
+#!{sys.executable}
+import socket, sys
+connected = socket.create_connection((sys.argv[-2], int(sys.argv[-1])), 5)
+connected.sendall(sys.stdin.buffer.read())
+connected.shutdown(socket.SHUT_WR)
+while data := connected.recv(4096):
+    sys.stdout.buffer.write(data)
+"""
+
+
+def test_answers_name_endpoints() -> None:
+    """An answer belongs to the endpoint whose name or address is a word of it."""
+    log = ProbeLog(
+        ProbePlace("zone-a"),
+        "n1",
+        "answer HTTP 200 web-1\nanswer host 10.0.0.2 \nanswer web-10\nfailed\n"
+        "answer web-1 web-2\nnoise\n\n",
+    )
+    flows, unknown = count_answers([log], TARGET, ENDPOINTS, zones={"n1": "zone-a"})
+    counted = {
+        (key.client_zone, key.endpoint_zone, key.endpoint): counts.connections
+        for key, counts in flows
+    }
+    assert counted == {
+        ("zone-a", "zone-a", "shop/web-1"): 1,
+        ("zone-a", "zone-b", "shop/web-2"): 1,
+        ("zone-a", "(none)", ""): 1,
+    }
+    assert unknown == 2
+    assert flows.total().unanswered == 1
+
+
+def test_nothing_logged() -> None:
+    """An empty log gives no flows."""
+    flows, unknown = count_answers(
+        [ProbeLog(ProbePlace("zone-a"), "", "")], TARGET, ENDPOINTS, zones={}
+    )
+    assert (len(flows), unknown) == (0, 0)
+
+
+def test_manifest_by_zone_and_node() -> None:
+    """A pod of a zone is scheduled there, one of a node runs there whatever its taints."""
+    by_zone = probe_pod(TARGET, ProbePlace("zone-a"), name="p", run="r", image="i", connections=7)
+    assert by_zone["spec"]["nodeSelector"] == {"topology.kubernetes.io/zone": "zone-a"}
+    assert "nodeName" not in by_zone["spec"]
+    by_node = probe_pod(
+        TARGET, ProbePlace("zone-a", "n2"), name="p", run="r", image="i", connections=7
+    )
+    assert by_node["spec"]["nodeName"] == "n2"
+    assert "nodeSelector" not in by_node["spec"]
+    (container,) = by_node["spec"]["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {"name": CONNECTIONS_VARIABLE, "value": "7"} in container["env"]
+
+
+async def _serving(answer: bytes, use: Callable[[int], bytes]) -> bytes:
+    """Return what a client gets that connects to a server of this answer."""
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        return await asyncio.to_thread(use, port)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"HTTP/1.0 200 OK\r\nX: y\r\n\r\nweb-1 n1 <zone-a>\n", id="HTTP"),
+        pytest.param(b"\x00\xff binary web-1", id="bytes that are no text"),
+        pytest.param(b"", id="no answer"),
+    ],
+)
+async def test_script_and_lab_log_the_same(answer: bytes, tmp_path: Path) -> None:
+    """The script of the manifest and the probe of a lab write the same lines."""
+    shell = shutil.which("sh")
+    assert shell is not None
+    netcat = tmp_path / "nc"
+    netcat.write_text(NETCAT)
+    netcat.chmod(0o755)
+
+    def by_script(port: int) -> bytes:
+        env = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            ADDRESS_VARIABLE: "127.0.0.1",
+            PORT_VARIABLE: str(port),
+            CONNECTIONS_VARIABLE: "2",
+        }
+        ended = subprocess.run(
+            [shell, "-c", PROBE_SCRIPT], env=env, capture_output=True, check=True, timeout=60
+        )
+        return ended.stdout
+
+    def in_lab(port: int) -> bytes:
+        return LabProbe("127.0.0.1", port, 2).run(Event()).encode()
+
+    want = f"{condense_answer(answer)}\n" * 2
+    assert (await _serving(answer, by_script)).decode() == want
+    assert (await _serving(answer, in_lab)).decode() == want
+
+
+@pytest.mark.parametrize(
+    "value", ["", "-1", "1e9", "x", "99999999999999999999", "\N{ARABIC-INDIC DIGIT FIVE}"]
+)
+def test_bad_variables(value: str) -> None:
+    """A container with variables that are no numbers connects to nothing."""
+    env = [{"name": name, "value": value} for name in (PORT_VARIABLE, CONNECTIONS_VARIABLE)]
+    spec = msgspec.convert({"name": "c", "image": "i", "env": env}, ContainerSpec)
+    probe = LabProbe.of(spec)
+    assert (probe.address, probe.port, probe.connections) == ("", 0, 0)
+
+
+async def test_pods_that_never_run() -> None:
+    """Pods that stay Pending are reported with the reason after the time, and deleted."""
+    clock = FakeClock()
+    cluster = FakeCluster(clock)
+    async with Client(cluster, clock=clock) as client:
+        task = asyncio.create_task(
+            run_probes(
+                client,
+                TARGET,
+                [ProbePlace("zone-a"), ProbePlace("zone-b", "n2")],
+                run="r1",
+                image="busybox",
+                connections=5,
+                clock=clock,
+                timeout_s=20.0,
+            )
+        )
+        await clock.run_until(lambda: len(cluster.objects(PODS)) == 2)
+        pods = cluster.objects(PODS)
+        assert {pod.metadata.labels[PROBE_LABEL] for pod in pods.values()} == {"r1"}
+        assert {key.namespace for key in pods} == {"shop"}
+        await clock.run_until(task.done)
+    with pytest.raises(ProbeError) as raised:
+        task.result()
+    assert "2 of 2 probe pods did not end within 20 s: that of zone-a is Pending" in str(
+        raised.value
+    )
+    assert "no scheduler has given it a node" in str(raised.value)
+    assert "--probe-image" in raised.value.fix
+    assert cluster.objects(PODS) == {}
+
+
+async def test_pods_are_deleted_when_the_command_is_stopped() -> None:
+    """A command that is cancelled while it waits leaves no pod behind."""
+    clock = FakeClock()
+    cluster = FakeCluster(clock)
+    async with Client(cluster, clock=clock) as client:
+        task = asyncio.create_task(
+            run_probes(
+                client,
+                TARGET,
+                [ProbePlace("zone-a")],
+                run="r1",
+                image="busybox",
+                connections=5,
+                clock=clock,
+            )
+        )
+        await clock.run_until(lambda: clock.sleepers > 0 and bool(cluster.objects(PODS)))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert cluster.objects(PODS) == {}
+
+
+async def test_a_pod_that_is_deleted_by_others() -> None:
+    """A probe pod that disappears ends the probe, and the other pods with it."""
+    clock = FakeClock()
+    cluster = FakeCluster(clock)
+    async with Client(cluster, clock=clock) as client:
+        task = asyncio.create_task(
+            run_probes(
+                client,
+                TARGET,
+                [ProbePlace("zone-a"), ProbePlace("zone-b")],
+                run="r1",
+                image="busybox",
+                connections=5,
+                clock=clock,
+            )
+        )
+        await clock.run_until(lambda: clock.sleepers > 0 and len(cluster.objects(PODS)) == 2)
+        cluster.delete(PODS, "keepclose-probe-r1-1", namespace="shop")
+        await clock.run_until(task.done)
+    with pytest.raises(ProbeError, match="probe pod of zone-b was deleted"):
+        task.result()
+    assert cluster.objects(PODS) == {}
