@@ -422,7 +422,7 @@ def test_unknown_kinds_are_named_once() -> None:
     assert "did you mean Service?" in result.stderr
     deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n"
     result = run("-f", "-", stdin=deployment)
-    assert "keepclose resolve reads Node, Pod, Service" in result.stderr
+    assert "keepclose reads Node, Pod, Service" in result.stderr
 
 
 @pytest.mark.parametrize(

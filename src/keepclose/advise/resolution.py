@@ -96,12 +96,12 @@ def _resolve_service(
     views: list[NodeView],
     senders: list[NodeView],
 ) -> ResolvedService:
-    planned = _plan(service, inventory, cluster, settings)
-    planned = _advise(planned, inventory, cluster, settings=settings, senders=senders)
+    planned = plan_slices(service, inventory, cluster, settings)
+    planned = advise_changes(planned, inventory, cluster, settings=settings, senders=senders)
     return replace(planned, nodes=_route(service, planned.slices, views, settings))
 
 
-def _advise(
+def advise_changes(
     planned: ResolvedService,
     inventory: Inventory,
     cluster: ClusterNodes,
@@ -120,7 +120,7 @@ def _advise(
     now = _measure(planned, senders, settings)
     commands: dict[Reason, str] = {}
     for reason, change in changes.items():
-        trial = _plan(change.service, inventory, cluster, change.settings)
+        trial = plan_slices(change.service, inventory, cluster, change.settings)
         if _measure(trial, senders, change.settings).is_better_than(now):
             commands[reason] = change.command
 
@@ -143,9 +143,13 @@ def _measure(
     )
 
 
-def _plan(
+def plan_slices(
     service: Service, inventory: Inventory, cluster: ClusterNodes, settings: PlannerSettings
 ) -> ResolvedService:
+    """Return the mechanism and the slices that the Service would have; `nodes` is empty.
+
+    The Service must have been admitted.
+    """
     present = inventory.slices.get(service.key, ())
     strategy = choose_strategy(
         service,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MAX_PROBLEMS: Final = 100
 """How many problems of the files are printed, and how many warnings of each sort."""
-_READ_KINDS: Final = "keepclose resolve reads Node, Pod, Service, EndpointSlice and Endpoints"
+_READ_KINDS: Final = "keepclose reads Node, Pod, Service, EndpointSlice and Endpoints"
 
 
 def resolve(
@@ -91,8 +91,6 @@ def resolve(
     input, 3 nothing found.
     """
     from keepclose.advise.resolution import resolve_services as resolve_inventory
-    from keepclose.cli.manifests.objects import load_manifests
-    from keepclose.cli.manifests.problems import render
 
     subsets = read_subsets(
         default_subsetting,
@@ -101,7 +99,23 @@ def resolve(
         overload_threshold=subsetting_overload_threshold,
     )
     settings = _settings(feature_gates, subsets, node_level_topology_mode)
-    manifests = load_manifests(file)
+    inventory = read_inventory(file)
+    files = name_files(file)
+    key = service_key(service, namespace)
+    inventory = narrow_services(inventory, key, namespace, files)
+    if node is not None and all(node != other.name for other in inventory.nodes):
+        fail(f"no Node {node} in {files}", code=ExitCode.NOTHING)
+    _warn_of_missing_kinds(inventory, files)
+    answer = resolve_inventory(inventory, settings=settings, service=key, node=node)
+    _show(answer, inventory, output)
+
+
+def read_inventory(files: list[str]) -> Inventory:
+    """Return the objects of files as an API server would admit them; problems end the command."""
+    from keepclose.cli.manifests.objects import load_manifests
+    from keepclose.cli.manifests.problems import render
+
+    manifests = load_manifests(files)
     inventory, problems = _admit(manifests)
     problems = [*manifests.problems, *problems]
     for problem in problems[:MAX_PROBLEMS]:
@@ -110,17 +124,15 @@ def resolve(
     if problems:
         raise typer.Exit(ExitCode.BAD_INPUT)
     _warn_of_objects(manifests)
-    files = ", ".join("standard input" if path == "-" else path for path in file)
-    key = _key(service, namespace)
-    inventory = _narrow(inventory, key, namespace, files)
-    if node is not None and all(node != other.name for other in inventory.nodes):
-        fail(f"no Node {node} in {files}", code=ExitCode.NOTHING)
-    _warn_of_missing_kinds(inventory, files)
-    answer = resolve_inventory(inventory, settings=settings, service=key, node=node)
-    _show(answer, inventory, output)
+    return inventory
 
 
-def _narrow(
+def name_files(files: list[str]) -> str:
+    """Return files as messages name them."""
+    return ", ".join("standard input" if path == "-" else path for path in files)
+
+
+def narrow_services(
     inventory: Inventory, key: NamespacedName | None, namespace: str, files: str
 ) -> Inventory:
     """Return the inventory with only the selected Services; ends the command if there are none."""
@@ -157,7 +169,8 @@ def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> Pl
     )
 
 
-def _key(text: str | None, namespace: str) -> NamespacedName | None:
+def service_key(text: str | None, namespace: str) -> NamespacedName | None:
+    """Return the Service that an argument names, None if it names none."""
     from keepclose.model.meta import NamespacedName
 
     if text is None:

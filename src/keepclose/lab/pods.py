@@ -169,6 +169,7 @@ class Terminated(ApiStruct, frozen=True, omit_defaults=False):
     started_at: str | None = None
     finished_at: str | None = None
     container_id: str = msgspec.field(default="", name="containerID")
+    message: str | UnsetType = UNSET
 
 
 class ContainerState(ApiStruct, frozen=True):

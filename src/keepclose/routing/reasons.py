@@ -113,6 +113,11 @@ VISIBLE_IN_SELECTION: Final = frozenset(
 )
 """Codes that a reader of the selected endpoints can see from the selection itself."""
 
+NO_EFFECT_CODES: Final = frozenset(
+    {ReasonCode.GATE_OFF, ReasonCode.VALUE_NOT_SUPPORTED, ReasonCode.OVERRIDDEN}
+)
+"""Codes of fields and annotations that have no effect on a Service."""
+
 WARNING_CODES: Final = frozenset(
     {
         ReasonCode.HEURISTIC_FAILED,

@@ -250,6 +250,29 @@ async def test_requests_for_containers_name_what_to_use(
     assert want in reply.message
 
 
+async def test_the_log_of_a_container_that_ended(secured: Served) -> None:
+    """What a container left as its message is its log; users without the right do not get it."""
+    pods = "/api/v1/namespaces/default/pods"
+    containers = [{"name": name, "image": "i"} for name in ("a", "b")]
+    body = {"metadata": {"name": "done"}, "spec": {"containers": containers}}
+    assert (await secured.call("POST", pods, body)).status == 201
+    ended = {"exitCode": 0, "message": "line 1\nline 2\n"}
+    statuses = [
+        {"name": "a", "state": {"running": {}}},
+        {"name": "b", "state": {"terminated": ended}},
+    ]
+    patch = {"status": {"containerStatuses": statuses}}
+    kind = {"Content-Type": "application/merge-patch+json"}
+    assert (await secured.call("PATCH", f"{pods}/done/status", patch, headers=kind)).status == 200
+    for query in ("", "?container=b"):
+        reply = await secured.call("GET", f"{pods}/done/log{query}")
+        assert (reply.status, reply.body) == (200, b"line 1\nline 2\n")
+    assert (await secured.call("GET", f"{pods}/done/log?container=a")).status == 501
+    reply = await secured.call("GET", f"{pods}/done/log", headers=acting_as("jane"))
+    assert reply.status == 403
+    assert "pods/log" in reply.message
+
+
 def acting_as(name: str, group: str = "") -> dict[str, str]:
     """Return the headers of `kubectl --as NAME --as-group GROUP`."""
     return {"Impersonate-User": name} | ({"Impersonate-Group": group} if group else {})

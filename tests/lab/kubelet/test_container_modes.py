@@ -34,6 +34,11 @@ AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.40"
         pytest.param({}, ContainerMode.PLAIN, id="any image answers"),
         pytest.param({"image": "crash"}, ContainerMode.CRASH, id="the image is the mode"),
         pytest.param(
+            {"env": [{"name": "KEEPCLOSE_MODE", "value": "keepclose-probe"}]},
+            ContainerMode.PROBE,
+            id="a probe of verify",
+        ),
+        pytest.param(
             {"image": "localhost:5000/lab/never-ready:2@sha256:ab"},
             ContainerMode.NEVER_READY,
             id="with registry, tag and digest",

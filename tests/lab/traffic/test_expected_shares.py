@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.lab.traffic.answers import ConnectionFailure
-from keepclose.lab.traffic.expected_shares import (
+from keepclose.advise.expectations import (
     NamedEndpoint,
     NamedPortEndpoints,
     expect,
     name_endpoints,
 )
+from keepclose.lab.traffic.answers import ConnectionFailure
+from keepclose.lab.traffic.expected_shares import expected_failure
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service, ServicePort
@@ -56,7 +57,7 @@ def test_a_zone_with_endpoints_keeps_its_connections() -> None:
     """Equal shares of what is hinted for the zone, and nothing to explain."""
     found = expect(named_endpoints(service(), hinted()), node=view("n1"), gates=GATES)
     assert found.shares == {"a1": 0.5, "a2": 0.5}
-    assert found.failure is None
+    assert expected_failure(found) is None
     assert found.reasons == ()
 
 
@@ -87,7 +88,7 @@ def test_a_local_policy_drops_where_nobody_is() -> None:
     assert expect(known, node=view("n1"), gates=GATES).shares == {"a1": 0.5, "a2": 0.5}
     found = expect(known, node=view("n3"), gates=GATES)
     assert (found.shares, found.verdict) == ({}, PacketVerdict.DROP)
-    assert found.failure is ConnectionFailure.TIMED_OUT
+    assert expected_failure(found) is ConnectionFailure.TIMED_OUT
     assert [reason.code for reason in found.reasons] == ["NoLocalEndpoint"]
 
 
@@ -95,7 +96,7 @@ def test_no_endpoints_at_all_are_refused() -> None:
     """Connections are refused, and the reason tells how many endpoints there are."""
     piece = endpoint_slice(endpoint("10.0.0.1", ready=False, serving=False, pod_name="a1"))
     found = expect(named_endpoints(service(), piece), node=view("n1"), gates=GATES)
-    assert (found.shares, found.failure) == ({}, ConnectionFailure.REFUSED)
+    assert (found.shares, expected_failure(found)) == ({}, ConnectionFailure.REFUSED)
     assert [reason.code for reason in found.reasons] == ["NoEndpoints"]
 
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from keepclose.advise.expectations import Expectation, NamedEndpoint
 from keepclose.lab.traffic.answers import ConnectionFailure, ConnectionResult, PodAnswer
-from keepclose.lab.traffic.expected_shares import Expectation, NamedEndpoint
 from keepclose.lab.traffic.report import (
     Busiest,
     Observation,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keepclose.advise.expectations import Expectation, is_unlikely
 from keepclose.lab.traffic.answers import ConnectionFailure, ConnectionResult, PodAnswer
-from keepclose.lab.traffic.expected_shares import Expectation, find_fault, is_unlikely
+from keepclose.lab.traffic.expected_shares import find_fault
 from keepclose.routing.selection import PacketVerdict
 
 HALVES = Expectation({"a": 0.5, "b": 0.5}, PacketVerdict.NONE, ())

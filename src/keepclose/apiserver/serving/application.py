@@ -54,7 +54,11 @@ from keepclose.apiserver.serving.responses import (
     warning_headers,
     warnings_on_error,
 )
-from keepclose.apiserver.serving.subresources import reject_container_request
+from keepclose.apiserver.serving.subresources import (
+    log_target,
+    read_log,
+    reject_container_request,
+)
 from keepclose.apiserver.serving.watching import Watch
 from keepclose.apiserver.status_errors import (
     StatusError,
@@ -365,7 +369,12 @@ class Application:
             if AUTHENTICATED not in user.groups:
                 self._guard.admit(request, "create", None)
             return respond_review(request, user)
-        self._guard.admit(request, request.method.lower(), None)
+        target = log_target(request.path)
+        self._guard.admit(request, request.method.lower(), target)
+        if target is not None and request.method == "GET":
+            log = read_log(self.store, target, query.get("container", ""))
+            if log is not None:
+                return HttpResponse(200, log, b"text/plain")
         reject_container_request(request.path)
         path = request.path.rstrip("/") or "/"
         page = self._pages.get(path)

@@ -11,7 +11,7 @@ stored: it is derived from the workload, and writing one changes the workload.
 
 Logs, exec, attach and port-forward need running containers, which this server does not have: a pod
 of a lab is a network namespace with a listener. The errors name the alternative; kubectl shows them
-as they are.
+as they are. Only containers that have ended and left a message have a log.
 """
 
 from __future__ import annotations
@@ -228,6 +228,32 @@ def write_scale(resource: Resource, workload: JsonObject, scale: JsonObject) -> 
         if metadata.get(key):
             changed["metadata"][key] = metadata[key]
     return changed
+
+
+def log_target(path: str) -> RequestTarget | None:
+    """Return the pod whose log a path names; None for other paths."""
+    match = _match_container_path(path)
+    if match is None or match[3] != "log":
+        return None
+    return RequestTarget(_PODS, match[1], match[2], "log")
+
+
+def read_log(store: ObjectStore, target: RequestTarget, container: str) -> bytes | None:
+    """Return what a container of a pod logged; None if none of its containers kept a log.
+
+    The kubelets of a lab report the log of a container that has ended as its termination message.
+    """
+    entry = store.get(_PODS.store, target.namespace, target.name)
+    if entry is None:
+        return None
+    statuses = (msgspec.json.decode(entry.data).get("status") or {}).get("containerStatuses") or ()
+    logs = {
+        status.get("name"): ended["message"]
+        for status in statuses
+        if "message" in (ended := (status.get("state") or {}).get("terminated") or {})
+    }
+    text = logs.get(container or next(iter(logs), ""))
+    return None if text is None else str(text).encode()
 
 
 def container_request_error(path: str) -> str:

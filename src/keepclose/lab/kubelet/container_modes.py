@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from keepclose.flows.probe import PROBE_MODE
 from keepclose.lab.pods import ContainerSpec
 
 MODE_VARIABLE: Final = "KEEPCLOSE_MODE"
@@ -60,6 +61,7 @@ class ContainerMode(StrEnum):
     SLOW_START = "slow-start"
     NEVER_READY = "never-ready"
     CRASH = "crash"
+    PROBE = PROBE_MODE
 
 
 _MODES: Final = {mode.value: mode for mode in ContainerMode}
@@ -118,11 +120,11 @@ def seconds_until_ready(container: ContainerSpec) -> float | None:
 
 
 def ports_of(containers: Iterable[ContainerSpec]) -> PodPorts:
-    """Return the ports of a pod; containers that crash or have no image have none."""
+    """Return the ports of a pod; containers that crash, probe or have no image have none."""
     listening = [
         container
         for container in containers
-        if mode_of(container) is not ContainerMode.CRASH
+        if mode_of(container) not in (ContainerMode.CRASH, ContainerMode.PROBE)
         and find_image_error(container.image) is None
     ]
     ports = tuple(sorted({port for container in listening for port in _ports_in_spec(container)}))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.kubelet.container_modes import (
@@ -157,6 +158,13 @@ class ContainerInstance:
         text = f"back-off {self.back_off_s:g}s restarting failed container={self.spec.name}"
         self._state = ContainerState(waiting=Waiting(CRASH_LOOP, f"{text} pod={self._pod}"))
         self._due_at = now.monotonic + self.back_off_s
+
+    def finish(self, log: str, now: Moment) -> None:
+        """End the container because it is done; its log is the termination message."""
+        self._due_at = None
+        self._state = ContainerState(
+            terminated=replace(self._end(0, "Completed", now), message=log)
+        )
 
     def stop(self, now: Moment) -> None:
         """End the container because its pod terminates."""

@@ -30,12 +30,14 @@ from keepclose.lab.kubelet.pod_networks import PodNetwork, PodPlace
 from keepclose.lab.kubelet.pod_runtime import ContainerEvent, PodInstance
 from keepclose.lab.kubelet.pod_servers import PodReplies, open_listener
 from keepclose.lab.kubelet.pod_status import status_patch
+from keepclose.lab.kubelet.probes import LabProbe
 from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.workloads.node_fit import TOO_MANY_PODS, resource_refusals
 from keepclose.model.meta import NamespacedName
 from keepclose.runtime.program import run_parts
 from keepclose.runtime.workers import Workers
 from keepclose.system.namespaces import NetworkError
+from keepclose.system.threads import finish_in_thread
 
 _COMPONENT: Final = "kubelet"
 LINGER_S: Final = 1.0
@@ -74,6 +76,7 @@ class Kubelets:
         self._lost: set[PodInstance] = set()
         # The UIDs of pods that were deleted here while the cache still has them.
         self._deleted: dict[NamespacedName, str] = {}
+        self._probes: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
         self.caches = caches
         self.queue: WorkQueue[NamespacedName] = WorkQueue(
@@ -123,6 +126,7 @@ class Kubelets:
         finally:
             for instance in (*self._instances.values(), *self._lost):
                 instance.close()
+            await asyncio.gather(*self._probes, return_exceptions=True)
 
     def _on_pod(self, old: LabPod | None, new: LabPod | None) -> None:
         for pod in (old, new):
@@ -193,6 +197,24 @@ class Kubelets:
             instance.back_off(self._now())
             return
         self._record_events(pod, instance.start(place, listener, self._now()))
+        for name, probe in instance.probes():
+            task = asyncio.create_task(self._probe(instance, name, probe))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+    async def _probe(self, instance: PodInstance, name: str, probe: LabProbe) -> None:
+        """Run a container that connects to a Service, and end it with its log."""
+        namespace = instance.place.namespace if instance.place is not None else None
+        log = ""
+        if namespace is not None:
+            try:
+                log = await finish_in_thread(
+                    lambda: namespace.do(lambda: probe.run(instance.stopped))
+                )
+            except NetworkError as error:
+                _log.warning("probe ended", pod=str(instance.key), error=str(error))
+        instance.finish(name, log, self._now())
+        self.queue.add(instance.key)
 
     async def _end(self, pod: LabPod, instance: PodInstance | None) -> float | None:
         """Let a pod serve until its grace period ends, then delete it; return when that is due."""

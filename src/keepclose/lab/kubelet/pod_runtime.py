@@ -7,14 +7,22 @@ and which status and events to report. It never writes to the API and never call
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Event
 from typing import Final, NamedTuple
 
 from keepclose.kube.cache import is_older
-from keepclose.lab.kubelet.container_modes import INVALID_NAME, PULL_BACK_OFF, pre_stop_seconds
+from keepclose.lab.kubelet.container_modes import (
+    INVALID_NAME,
+    PULL_BACK_OFF,
+    ContainerMode,
+    mode_of,
+    pre_stop_seconds,
+)
 from keepclose.lab.kubelet.container_runtime import ContainerInstance, Moment
 from keepclose.lab.kubelet.pod_networks import PodPlace
 from keepclose.lab.kubelet.pod_servers import PodListener
 from keepclose.lab.kubelet.pod_status import report_status
+from keepclose.lab.kubelet.probes import LabProbe
 from keepclose.lab.pods import LabPod, LabPodStatus
 
 NEVER: Final = "Never"
@@ -48,6 +56,8 @@ class PodInstance:
         self._retry_at = 0.0
         self._restarts = pod.spec.restart_policy != NEVER
         self._stored = pod
+        self.stopped = Event()
+        """Set when the pod is torn down, for work in threads."""
         name = f"{meta.name}_{meta.namespace}({meta.uid})"
         status = pod.status
         before = {
@@ -92,6 +102,18 @@ class PodInstance:
                 container.start(now)
                 yield from _start_events(container)
 
+    def probes(self) -> Iterator[tuple[str, LabProbe]]:
+        """Yield the containers that probe a Service, with what they connect to."""
+        for container in self._containers:
+            if container.is_running and mode_of(container.spec) is ContainerMode.PROBE:
+                yield container.spec.name, LabProbe.of(container.spec)
+
+    def finish(self, name: str, log: str, now: Moment) -> None:
+        """End a container that is done."""
+        for container in self._containers:
+            if container.spec.name == name and container.is_running:
+                container.finish(log, now)
+
     def end(self, pod: LabPod, now: Moment, *, linger_s: float) -> Iterator[ContainerEvent]:
         """Set when the pod stops, within its grace period, which may become shorter.
 
@@ -119,7 +141,8 @@ class PodInstance:
             container.stop(now)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening and connecting."""
+        self.stopped.set()
         if self.listener is not None:
             self.listener.close()
             self.listener = None

@@ -23,16 +23,11 @@ from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.routing.hint_facts import count_ready
 from keepclose.routing.port_endpoints import PortEndpoint
-from keepclose.routing.reasons import ReasonCode
+from keepclose.routing.reasons import NO_EFFECT_CODES
 from keepclose.routing.strategy import HINTING_STRATEGIES, Strategy
 from keepclose.slices.endpoints import find_port
 
 _SHOWN: Final = 2
-_IGNORED: Final = (
-    ReasonCode.GATE_OFF,
-    ReasonCode.VALUE_NOT_SUPPORTED,
-    ReasonCode.OVERRIDDEN,
-)
 
 
 def is_ready(pod: LabPod) -> bool:
@@ -89,7 +84,7 @@ def find_causes(service: Service, port: ServicePort, pods: Iterable[LabPod]) -> 
 
 def explain_ignored_fields(strategy: Strategy) -> list[str]:
     """Return which fields of a Service have no effect: gates, unknown values, precedence."""
-    return [reason.message for reason in strategy.reasons if reason.code in _IGNORED]
+    return [reason.message for reason in strategy.reasons if reason.code in NO_EFFECT_CODES]
 
 
 def explain_missing_hints(

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from keepclose.advise.expectations import Expectation, NamedEndpoint, is_unlikely
 from keepclose.lab.traffic.answers import (
     ConnectionFailure,
     ConnectionResult,
@@ -22,7 +23,7 @@ from keepclose.lab.traffic.answers import (
     find_loads,
     is_beyond_chance,
 )
-from keepclose.lab.traffic.expected_shares import Expectation, NamedEndpoint, is_unlikely
+from keepclose.lab.traffic.expected_shares import expected_failure
 from keepclose.routing.reasons import Reason
 
 _Counts = dict[str, int]
@@ -289,7 +290,7 @@ def _expected_failures(seen: Sequence[Observation]) -> _Shares:
     whole = sum(observation.connections for observation in seen)
     shares: _Shares = {}
     for observation in seen:
-        failure = observation.expected.failure
+        failure = expected_failure(observation.expected)
         if failure is not None:
             shares[failure.value] = shares.get(failure.value, 0.0) + observation.connections / whole
     return shares

@@ -15,6 +15,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from keepclose.advise.expectations import (
+    Expectation,
+    NamedPortEndpoints,
+    expect,
+    name_endpoints,
+)
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
@@ -22,13 +28,7 @@ from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.pods import LAB_PODS
 from keepclose.lab.traffic.answers import ConnectionResult
 from keepclose.lab.traffic.connections import connect_all
-from keepclose.lab.traffic.expected_shares import (
-    Expectation,
-    NamedPortEndpoints,
-    expect,
-    find_fault,
-    name_endpoints,
-)
+from keepclose.lab.traffic.expected_shares import find_fault
 from keepclose.lab.traffic.failure_causes import (
     explain_ignored_fields,
     explain_missing_hints,

@@ -1,0 +1,302 @@
+"""Why nodes route otherwise than they should, as their proxies and the flows show.
+
+The order of causes is the order of certainty: what a proxy says of itself, then endpoints that
+should not have been used, then what the shares look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from math import exp
+from shlex import quote
+from typing import Final, NamedTuple
+
+from keepclose.accounting.flow_table import NO_ZONE, UNKNOWN, is_zone
+from keepclose.advise.expectations import FALSE_ALARMS
+from keepclose.advise.observed_traffic import (
+    ClientZone,
+    Difference,
+    ShareRanges,
+    find_differences,
+)
+from keepclose.advise.verification_causes import Cause, CauseCode, PortFacts, name_some
+from keepclose.model.acknowledgements import HintLevel, parse_resource_version
+from keepclose.model.well_known import PROXY_NAME_LABEL, TRIGGER_TIME_ANNOTATION
+from keepclose.routing.service_ports import DEFAULT_AFFINITY_SECONDS
+
+BUSY_SHARE: Final = 0.9
+"""The part of stray connections from which on one client explains them."""
+
+
+class StrayZone(NamedTuple):
+    """A client zone whose connections are not as expected, and its nodes that are not."""
+
+    zone: str
+    seen: ClientZone
+    expected: ShareRanges
+    differences: tuple[Difference, ...]
+    nodes: tuple[str, ...]
+
+
+def explain_data_plane(facts: PortFacts, strays: Iterable[StrayZone]) -> list[Cause]:
+    """Return why nodes route otherwise than they should; never empty if zones are given."""
+    zones = list(strays)
+    if not zones:
+        return []
+    causes = [
+        *_served_elsewhere(facts),
+        *_acknowledged(facts),
+        *explain_endpoints(facts),
+        *_changed(facts),
+        *_some_nodes(facts, zones),
+        *_busy_client(zones),
+        *_affinity(facts),
+        *_spread(facts, zones),
+    ]
+    if not causes:
+        words = "; ".join(f"from {zone.zone}: {zone.differences[0].words}" for zone in zones[:3])
+        return [
+            Cause(
+                CauseCode.UNEXPLAINED,
+                f"the shares fit neither the hints nor a spread over all endpoints ({words})",
+                subject=f"Service {facts.service.key}",
+                fix="observe the flows again, by node, workload and pod",
+            )
+        ]
+    return causes
+
+
+def explain_endpoints(facts: PortFacts) -> list[Cause]:
+    """Return endpoints that get traffic and should not, and those that should and get none."""
+    return [*_stale(facts), *_unused(facts)]
+
+
+def _served_elsewhere(facts: PortFacts) -> Iterator[Cause]:
+    other = facts.service.metadata.labels.get(PROXY_NAME_LABEL)
+    if other is not None:
+        yield Cause(
+            CauseCode.SERVED_ELSEWHERE,
+            f"the label {PROXY_NAME_LABEL}={other} gives the Service to another proxy, "
+            "which may not follow hints",
+            subject=f"Service {facts.service.key}",
+        )
+
+
+def _acknowledged(facts: PortFacts) -> Iterator[Cause]:
+    """Yield what the proxies themselves say: which hints they follow and how far they are."""
+    key = facts.service.key
+    versions = [
+        parse_resource_version(each.metadata.resource_version) or 0 for each in facts.slices
+    ]
+    refusing = {
+        each.node: each.exceptions[key] for each in facts.acknowledgements if key in each.exceptions
+    }
+    deaf = [each.node for each in facts.acknowledgements if HintLevel.ZONES not in each.honors]
+    late = [
+        each.node
+        for each in facts.acknowledgements
+        if 0 < each.version < max(versions, default=0) and each.node not in refusing
+    ]
+    if refusing:
+        node, why = min(refusing.items())
+        yield Cause(
+            CauseCode.PROXY_REFUSES_HINTS,
+            f"the proxies of {name_some(sorted(refusing))} have the hints and do not use them "
+            f"({why})",
+            subject=f"Node {node}",
+        )
+    if deaf:
+        yield Cause(
+            CauseCode.PROXY_REFUSES_HINTS,
+            f"the proxies of {name_some(sorted(deaf))} say that they follow no zone hints",
+            subject=f"Node {min(deaf)}",
+            fix="turn on their feature gate ServiceTrafficDistribution",
+        )
+    if late:
+        yield Cause(
+            CauseCode.PROXY_BEHIND,
+            f"the proxies of {name_some(sorted(late))} have not programmed the newest slices of "
+            "the Service",
+            subject=f"Node {min(late)}",
+            fix=_look_at_proxy(min(late)),
+        )
+
+
+def _stale(facts: PortFacts) -> Iterator[Cause]:
+    known = facts.now.pods
+    gone = sorted(pod for pod, counts in facts.seen.endpoints.items() if _is_gone(pod, known))
+    part = sum(facts.seen.endpoints[pod].connections for pod in gone)
+    if gone and part > facts.tolerance * facts.seen.connections:
+        yield Cause(
+            CauseCode.STALE_ENDPOINTS,
+            f"{part:,} connections went to pods that are in no slice of the Service "
+            f"({name_some(gone)}): nodes still route to endpoints that were removed",
+            subject=f"Service {facts.service.key}",
+            fix="look at the proxies of the nodes: they lag behind the slices",
+        )
+        return
+    empty = sorted(
+        place
+        for place, counts in facts.seen.places.items()
+        if (is_zone(place) or place == UNKNOWN)
+        and place not in known.values()
+        and counts.connections > facts.tolerance * facts.seen.connections
+    )
+    if empty and not facts.seen.endpoints:
+        yield Cause(
+            CauseCode.STALE_ENDPOINTS,
+            f"connections went to {', '.join(empty)}, where the Service has no endpoint (any more)",
+            subject=f"Service {facts.service.key}",
+            fix="look at the proxies of the nodes: they lag behind the slices",
+        )
+
+
+def _is_gone(pod: str, known: dict[str, str]) -> bool:
+    return bool(known) and pod not in known
+
+
+def _unused_pods(facts: PortFacts) -> list[str]:
+    """Return the ready endpoints that got nothing although many connections were theirs."""
+    if not facts.seen.endpoints:
+        return []
+    awaited: dict[str, float] = {}
+    names: dict[str, list[str]] = {}
+    for node in facts.nodes:
+        names.setdefault(node.zone or NO_ZONE, []).append(node.name)
+    for zone, seen in facts.seen.zones.items():
+        nodes = [facts.now.nodes[name] for name in names.get(zone, ()) if name in facts.now.nodes]
+        for pod in {pod for node in nodes for pod in node.pods}:
+            low = min(node.pods[pod].low if pod in node.pods else 0.0 for node in nodes)
+            awaited[pod] = awaited.get(pod, 0.0) + low * seen.connections
+    return sorted(
+        pod
+        for pod, number in awaited.items()
+        if pod not in facts.seen.endpoints and exp(-number) < FALSE_ALARMS / len(awaited)
+    )
+
+
+def _unused(facts: PortFacts) -> Iterator[Cause]:
+    unused = _unused_pods(facts)
+    if unused:
+        yield Cause(
+            CauseCode.UNUSED_ENDPOINTS,
+            f"{name_some(unused)} got no connection although ready: nodes do not know these "
+            "endpoints yet, or their connections do not arrive",
+            subject=f"Pod {facts.service.metadata.namespace}/{unused[0]}",
+            fix="look at the proxies of the nodes: they lag behind the slices",
+        )
+
+
+def _changed(facts: PortFacts) -> Iterator[Cause]:
+    times = [
+        (_seconds(text), each.metadata.name)
+        for each in facts.slices
+        for text in (
+            each.metadata.annotations.get(TRIGGER_TIME_ANNOTATION),
+            each.metadata.creation_timestamp,
+        )
+    ]
+    at, name = max(times, default=(0.0, ""))
+    if facts.start and at > facts.start:
+        yield Cause(
+            CauseCode.CHANGED_WITHIN_PERIOD,
+            f"EndpointSlice {name} changed {at - facts.start:.0f} s after the first flow, so "
+            "flows of before and after are mixed",
+            subject=f"Service {facts.service.key}",
+            fix="observe new connections only: keepclose verify --observe 60s",
+        )
+
+
+def _some_nodes(facts: PortFacts, zones: list[StrayZone]) -> Iterator[Cause]:
+    stray = sorted({node for zone in zones for node in zone.nodes})
+    judged = {node for zone in facts.seen.zones.values() for node in zone.nodes}
+    if stray and len(stray) < len(judged):
+        yield Cause(
+            CauseCode.SOME_NODES_DIFFER,
+            f"only {name_some(stray)} of {len(judged)} nodes with clients differ",
+            subject=f"Node {stray[0]}",
+            fix=_look_at_proxy(stray[0]),
+        )
+
+
+def _busy_client(zones: list[StrayZone]) -> Iterator[Cause]:
+    strays: dict[str, int] = {}
+    own: dict[str, int] = {}
+    for zone in zones:
+        wrong = {each.place for each in zone.differences if each.connections > 0}
+        wrong = {place for place in wrong if place not in _wanted(zone.expected)} or wrong
+        for client, places in zone.seen.clients.items():
+            number = sum(places[place] for place in wrong)
+            strays[client] = strays.get(client, 0) + number
+            own[client] = own.get(client, 0) + places.total()
+    whole = sum(strays.values())
+    if len(strays) > 1 and whole:
+        client, number = max(strays.items(), key=lambda item: (item[1], item[0]))
+        if number >= BUSY_SHARE * whole:
+            yield Cause(
+                CauseCode.ONE_BUSY_CLIENT,
+                f"{client} opened {100 * number / whole:.0f} % of the connections that are not as "
+                f"expected, and {own[client]:,} of all {sum(own.values()):,}",
+                subject=client,
+                fix=f"see how {client} connects: a fixed address, a proxy of its own, or reuse",
+            )
+
+
+def _wanted(ranges: ShareRanges) -> set[str]:
+    return {place for place, each in ranges.items() if each.high > 0}
+
+
+def _affinity(facts: PortFacts) -> Iterator[Cause]:
+    spec = facts.service.spec
+    if spec.session_affinity != "ClientIP":
+        return
+    config = spec.session_affinity_config
+    seconds = DEFAULT_AFFINITY_SECONDS
+    if config is not None and config.client_ip is not None and config.client_ip.timeout_seconds:
+        seconds = config.client_ip.timeout_seconds
+    yield Cause(
+        CauseCode.SESSION_AFFINITY,
+        f"sessionAffinity ClientIP keeps each client at its endpoint until it pauses for "
+        f"{seconds:,} s: clients stay where they were, and shares follow clients",
+        subject=f"Service {facts.service.key}",
+        fix=f"kubectl patch service -n {quote(facts.service.metadata.namespace)} "
+        f"{quote(facts.service.metadata.name)} "
+        """-p '{"spec":{"sessionAffinity":"None"}}'""",
+    )
+
+
+def _spread(facts: PortFacts, zones: list[StrayZone]) -> Iterator[Cause]:
+    spread = facts.now.spread
+    fitting = [
+        zone
+        for zone in zones
+        if not find_differences(zone.seen.zones, spread, tolerance=2 * facts.tolerance)
+        or any(
+            not find_differences(zone.seen.nodes[node], spread, tolerance=2 * facts.tolerance)
+            for node in zone.nodes
+        )
+    ]
+    if not fitting or len(spread) < 2:
+        return
+    shown = "/".join(f"{100 * spread[place].low:.0f}" for place in sorted(spread))
+    which = ", ".join(zone.zone for zone in fitting)
+    yield Cause(
+        CauseCode.HINTS_NOT_FOLLOWED,
+        f"traffic from {which} is spread over all {len(facts.now.ready)} ready endpoints ({shown}) "
+        "although their hints can be followed: the data plane ignores hints",
+        subject=f"Service {facts.service.key}",
+        fix="use a proxy that follows hints: kube-proxy 1.33 or later, or keepclose proxy",
+    )
+
+
+def _look_at_proxy(node: str) -> str:
+    selector = f"spec.nodeName={quote(node)}"
+    return f"kubectl get pods -n kube-system -l k8s-app=kube-proxy --field-selector {selector}"
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except (ValueError, OverflowError):
+        return 0.0

@@ -1,0 +1,426 @@
+"""Whether observed traffic is as a Service asks, and if not, why.
+
+Expected shares come from the decision core for the cluster as it is: the slices that exist, the
+slices that a controller would write, and those that would exist if every field of the Service had
+an effect. Traffic that fits the first and not the others is the controller's; traffic that does not
+fit the first is the data plane's. Shares are judged by exact binomial tails, with a tolerance,
+because endpoints change while flows are counted.
+
+The verdict is total: every cluster and every table of flows has one, and none is an error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowTable, is_zone
+from keepclose.advise.data_plane_causes import (
+    StrayZone,
+    explain_data_plane,
+    explain_endpoints,
+)
+from keepclose.advise.inventory import Inventory
+from keepclose.advise.observed_traffic import (
+    TOLERANCE,
+    ClientZone,
+    Difference,
+    PortExpectation,
+    ShareRanges,
+    expect_port,
+    expect_zone,
+    find_differences,
+    observe_port,
+)
+from keepclose.advise.resolution import ResolvedService, advise_changes, plan_slices
+from keepclose.advise.verification_causes import (
+    Cause,
+    PortFacts,
+    explain_bytes,
+    explain_clients,
+    explain_control_plane,
+    explain_failures,
+    unready_endpoints,
+    zoneless_nodes,
+)
+from keepclose.model.acknowledgements import NodeAcknowledgement
+from keepclose.model.gates import Gate
+from keepclose.model.meta import NamespacedName
+from keepclose.model.service.types import ServicePort
+from keepclose.model.well_known import (
+    SUBSETTING_ANNOTATION,
+    TOPOLOGY_HINTS_ANNOTATION,
+    TOPOLOGY_MODE_ANNOTATION,
+)
+from keepclose.routing.port_endpoints import NodeView, labels_by_node
+from keepclose.routing.reasons import NO_EFFECT_CODES, Reason, ReasonCode
+from keepclose.routing.service_ports import TrafficPolicy
+from keepclose.routing.strategy import HINTING_STRATEGIES, StrategyName
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
+
+JUDGED_CONNECTIONS: Final = 50
+"""Fewer connections from a zone say nothing about shares."""
+STRAY_BYTES: Final = 0.1
+"""By how much the share of bytes of a zone may exceed that of connections."""
+_OVERRIDES: Final = (SUBSETTING_ANNOTATION, TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION)
+
+
+class TrafficVerdict(StrEnum):
+    """Whether traffic is as a Service asks."""
+
+    HONOURED = "honoured"
+    NOT_HONOURED = "not honoured"
+    TOO_FEW = "too few connections to say"
+    NO_TRAFFIC = "no traffic"
+    NOTHING_ASKED = "nothing asked"
+    NOT_JUDGED = "not judged"
+    """Of clients that are in no zone of the cluster; never of a whole port."""
+
+
+class VerifiedRow(msgspec.Struct, frozen=True, rename="camel"):
+    """The connections from one zone, by the zone of the endpoint."""
+
+    source: str = msgspec.field(name="from")
+    connections: int
+    observed: dict[str, int]
+    expected: ShareRanges
+    """The least and the largest share that is as expected, by zone."""
+    verdict: TrafficVerdict
+    difference: str = ""
+    nodes: tuple[str, ...] = ()
+    """The nodes that differ, if flows name nodes."""
+
+
+class VerifiedPort(msgspec.Struct, frozen=True, rename="camel"):
+    """The verdict on one port of a Service."""
+
+    namespace: str
+    service: str
+    port: str
+    protocol: str
+    mechanism: str
+    verdict: TrafficVerdict
+    connections: int
+    in_zone: float | None
+    """The part of connections between known zones that stayed in one; None if there are none."""
+    expected_in_zone: float | None
+    """The same as it should be; None if it cannot be said."""
+    rows: tuple[VerifiedRow, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    """The most probable one first."""
+
+
+class _Judged(NamedTuple):
+    """A row with what its causes are found in."""
+
+    row: VerifiedRow
+    stray: StrayZone | None = None
+    is_of_controller: bool = False
+    causes: tuple[Cause, ...] = ()
+
+
+class _Expectations(NamedTuple):
+    """What is expected of a port, and of what the rows are judged by."""
+
+    facts: PortFacts
+    asked: PortExpectation
+    names: dict[str, list[str]]
+    """The nodes by zone."""
+    is_asked: bool
+    min_connections: int
+    has_bytes: bool
+
+
+def verify_services(
+    inventory: Inventory,
+    flows: FlowTable,
+    *,
+    settings: PlannerSettings,
+    service: NamespacedName | None = None,
+    acknowledgements: Iterable[NodeAcknowledgement] = (),
+    min_connections: int = JUDGED_CONNECTIONS,
+    tolerance: float = TOLERANCE,
+) -> tuple[VerifiedPort, ...]:
+    """Return the verdict on every port of every Service, or of one of them.
+
+    Services must have been admitted. A Service that does not exist gives ().
+    """
+    cluster = ClusterNodes.of(inventory.nodes)
+    labels = labels_by_node(inventory.nodes)
+    views = [NodeView.of(node, labels) for node in inventory.nodes]
+    senders = [NodeView.of(node, labels) for node in inventory.nodes if node.is_ready]
+    acknowledged = tuple(acknowledgements)
+    by_service: dict[tuple[str, str], list[tuple[FlowKey, FlowCounts]]] = {}
+    for key, counts in flows:
+        by_service.setdefault((key.namespace, key.service), []).append((key, counts))
+    verified = []
+    for each in inventory.services:
+        if service not in (None, each.key) or each.spec.type == "ExternalName":
+            continue
+        planned = plan_slices(each, inventory, cluster, settings)
+        if _ignored_reasons(planned):
+            planned = advise_changes(
+                planned, inventory, cluster, settings=settings, senders=senders
+            )
+        asked, asked_settings = _as_asked(planned, inventory, cluster, settings)
+        # Manifests without any slice are those of a cluster before its controller wrote them.
+        slices = inventory.slices.get(each.key, ()) if inventory.slices else planned.slices
+        # Only endpoints without a targetRef are named by the addresses of pods.
+        is_named = all(
+            endpoint.target_ref is not None for held in slices for endpoint in held.endpoints
+        )
+        pods = () if is_named else inventory.pods.get(each.metadata.namespace, ())
+        for port in each.spec.ports:
+            expected = [
+                expect_port(each, port, which, views=views, pods=pods, gates=gates)
+                for which, gates in (
+                    (slices, settings.gates),
+                    (planned.slices, settings.gates),
+                    (asked.slices, asked_settings.gates),
+                )
+            ]
+            facts = PortFacts(
+                each,
+                planned.strategy,
+                expected[0],
+                expected[1],
+                planned.reasons,
+                observe_port(by_service.get(each.key, ()), each, port),
+                slices,
+                inventory.nodes,
+                acknowledged,
+                flows.start,
+                tolerance,
+                port.protocol or "TCP",
+            )
+            names: dict[str, list[str]] = {}
+            for node in inventory.nodes:
+                names.setdefault(node.zone or NO_ZONE, []).append(node.name)
+            verified.append(
+                _verify_port(
+                    port,
+                    _Expectations(
+                        facts,
+                        expected[2],
+                        names,
+                        _asks(facts),
+                        min_connections,
+                        flows.has_bytes,
+                    ),
+                )
+            )
+    return tuple(verified)
+
+
+def _verify_port(port: ServicePort, expected: _Expectations) -> VerifiedPort:
+    facts = expected.facts
+    judged = [_judge(zone, seen, expected) for zone, seen in sorted(facts.seen.zones.items())]
+    causes = [
+        *explain_data_plane(facts, [each.stray for each in judged if each.stray is not None]),
+        *explain_endpoints(facts),
+        *(explain_control_plane(facts) if any(each.is_of_controller for each in judged) else ()),
+        *(cause for each in judged for cause in each.causes),
+        *explain_failures(facts),
+    ]
+    verdict = _sum_up([each.row for each in judged], expected, has_faults=bool(causes))
+    return VerifiedPort(
+        facts.service.metadata.namespace,
+        facts.service.metadata.name,
+        port.name or str(port.port),
+        facts.protocol,
+        _mechanism(facts),
+        verdict,
+        facts.seen.connections,
+        _in_zone(facts),
+        _expected_in_zone([each.row for each in judged]),
+        tuple(each.row for each in judged),
+        tuple(dict.fromkeys((*causes, *explain_clients(facts)))),
+    )
+
+
+def _judge(zone: str, seen: ClientZone, expected: _Expectations) -> _Judged:
+    facts = expected.facts
+    names = expected.names.get(zone, [])
+    ranges = expect_zone(facts.now, names, seen.nodes)
+    row = VerifiedRow(zone, seen.connections, dict(seen.zones), ranges, TrafficVerdict.NOT_JUDGED)
+    if not names or not facts.now.nodes or not (is_zone(zone) or zone == NO_ZONE):
+        return _Judged(row)
+    counts = _with_endpoint(seen.zones, facts)
+    number = max(1, len(facts.seen.zones) * (len(ranges) + 1) + len(seen.nodes))
+    faults = tuple(_find_faults(zone, seen, ranges, expected))
+    if counts.total() < expected.min_connections:
+        is_fine = not faults
+        verdict = TrafficVerdict.TOO_FEW if is_fine else TrafficVerdict.NOT_HONOURED
+        return _Judged(replace(row, verdict=verdict), causes=faults)
+    differences = find_differences(counts, ranges, tolerance=facts.tolerance, judged=number)
+    nodes = {
+        node: found
+        for node, places in sorted(seen.nodes.items())
+        if node in facts.now.nodes
+        and (own := _with_endpoint(places, facts)).total() >= expected.min_connections
+        and (
+            found := find_differences(
+                own, facts.now.nodes[node].zones, tolerance=facts.tolerance, judged=number
+            )
+        )
+    }
+    if differences or nodes:
+        first: list[Difference] = differences or next(iter(nodes.values()))
+        return _Judged(
+            replace(
+                row,
+                verdict=TrafficVerdict.NOT_HONOURED,
+                difference=first[0].words,
+                nodes=tuple(nodes),
+            ),
+            StrayZone(zone, seen, ranges, tuple(first), tuple(nodes)),
+            causes=faults,
+        )
+    for which in (expected.asked, facts.planned):
+        wanted = expect_zone(which, names, seen.nodes)
+        found = find_differences(counts, wanted, tolerance=facts.tolerance, judged=number)
+        if found or (which is facts.planned and _lacks_hints(names, facts)):
+            words = found[0].words if found else ""
+            row = replace(
+                row, verdict=TrafficVerdict.NOT_HONOURED, difference=words, expected=wanted
+            )
+            return _Judged(row, is_of_controller=True, causes=faults)
+    verdict = TrafficVerdict.NOT_HONOURED if faults else TrafficVerdict.HONOURED
+    return _Judged(replace(row, verdict=verdict), causes=faults)
+
+
+def _find_faults(
+    zone: str, seen: ClientZone, ranges: ShareRanges, expected: _Expectations
+) -> Iterable[Cause]:
+    """Yield what is wrong with a zone although its connections may go where they should."""
+    facts = expected.facts
+    without, ready = facts.now.unhinted
+    if zone == NO_ZONE and without < ready:
+        yield zoneless_nodes(facts, seen)
+    if is_zone(zone) and expected.is_asked and (cause := unready_endpoints(facts, zone)):
+        yield cause
+    whole = seen.bytes.total()
+    if not expected.has_bytes or not whole or not ranges:
+        return
+    connections = _with_endpoint(seen.zones, facts)
+    strays = [
+        place
+        for place, number in sorted(seen.bytes.items())
+        if is_zone(place)
+        and number / whole > ranges.get(place, (0.0, 0.0))[1] + STRAY_BYTES
+        and connections[place]
+        <= (ranges.get(place, (0.0, 0.0))[1] + STRAY_BYTES) * max(1, connections.total())
+    ]
+    if strays and expected.is_asked:
+        yield explain_bytes(facts, zone, seen, strays)
+
+
+def _with_endpoint(counts: Counter[str], facts: PortFacts) -> Counter[str]:
+    """Return the counts without connections that found no endpoint: they have no zone."""
+    if NO_ZONE not in counts or NO_ZONE in facts.now.pods.values():
+        return counts
+    return Counter({place: number for place, number in counts.items() if place != NO_ZONE})
+
+
+def _lacks_hints(names: Iterable[str], facts: PortFacts) -> bool:
+    """Return whether a mechanism that works by hints has none that nodes can follow."""
+    if facts.strategy.name not in HINTING_STRATEGIES or len(facts.now.spread) < 2:
+        return False
+    without, ready = facts.now.unhinted
+    return without == ready or any(
+        reason.code in (ReasonCode.ZONE_HINT_MISSING, ReasonCode.HINTS_IGNORED)
+        for name in names
+        if name in facts.now.nodes
+        for reason in facts.now.nodes[name].reasons
+    )
+
+
+def _asks(facts: PortFacts) -> bool:
+    """Return whether anything asks for some endpoints rather than others."""
+    without, ready = facts.now.unhinted
+    return (
+        facts.strategy.name is not StrategyName.NONE
+        or any(reason.code in NO_EFFECT_CODES for reason in facts.strategy.reasons)
+        or any(named.port.internal_policy is not TrafficPolicy.CLUSTER for named in facts.now.named)
+        or without < ready
+    )
+
+
+def _as_asked(
+    planned: ResolvedService,
+    inventory: Inventory,
+    cluster: ClusterNodes,
+    settings: PlannerSettings,
+) -> tuple[ResolvedService, PlannerSettings]:
+    """Return the plan as if every field and annotation of the Service had an effect."""
+    reasons = _ignored_reasons(planned)
+    if not reasons:
+        return planned, settings
+    subjects = {reason.subject for reason in reasons}
+    gates = settings.gates
+    for gate in Gate:
+        if f"FeatureGate {gate}" in subjects:
+            gates = gates.with_gates(gate)
+    changed, service = replace(settings, gates=gates), planned.service
+    if any(reason.code is ReasonCode.OVERRIDDEN for reason in reasons):
+        kept = {
+            key: text for key, text in service.metadata.annotations.items() if key not in _OVERRIDES
+        }
+        service = replace(
+            service,
+            metadata=replace(service.metadata, annotations=kept),
+            spec=replace(service.spec, topology_keys=()),
+        )
+    return plan_slices(service, inventory, cluster, changed), changed
+
+
+def _ignored_reasons(planned: ResolvedService) -> list[Reason]:
+    return [reason for reason in planned.strategy.reasons if reason.code in NO_EFFECT_CODES]
+
+
+def _sum_up(
+    rows: list[VerifiedRow], expected: _Expectations, *, has_faults: bool
+) -> TrafficVerdict:
+    facts = expected.facts
+    if not expected.is_asked:
+        return TrafficVerdict.NOTHING_ASKED
+    verdicts = {row.verdict for row in rows}
+    if has_faults or TrafficVerdict.NOT_HONOURED in verdicts:
+        return TrafficVerdict.NOT_HONOURED
+    if TrafficVerdict.HONOURED in verdicts:
+        return TrafficVerdict.HONOURED
+    if not facts.seen.connections and facts.seen.crossing:
+        return TrafficVerdict.NOT_HONOURED
+    return (
+        TrafficVerdict.TOO_FEW if TrafficVerdict.TOO_FEW in verdicts else TrafficVerdict.NO_TRAFFIC
+    )
+
+
+def _mechanism(facts: PortFacts) -> str:
+    policies = {named.port.internal_policy for named in facts.now.named}
+    if policies and TrafficPolicy.CLUSTER not in policies:
+        return f"internalTrafficPolicy {next(iter(policies))}"
+    return facts.strategy.label
+
+
+def _in_zone(facts: PortFacts) -> float | None:
+    own = whole = 0
+    for zone, seen in facts.seen.zones.items():
+        if is_zone(zone):
+            own += seen.zones[zone]
+            whole += sum(number for place, number in seen.zones.items() if is_zone(place))
+    return own / whole if whole else None
+
+
+def _expected_in_zone(rows: Iterable[VerifiedRow]) -> float | None:
+    own, whole = 0.0, 0
+    for row in rows:
+        if is_zone(row.source) and row.expected:
+            own += row.connections * sum(row.expected.get(row.source, (0.0, 0.0))) / 2
+            whole += row.connections
+    return own / whole if whole else None

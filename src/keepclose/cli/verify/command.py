@@ -1,0 +1,373 @@
+"""`keepclose verify`: whether the traffic of Services goes where they ask, and if not, why.
+
+Reads the objects of a cluster, from its API server or from files, and the flows that were counted:
+by agents, in files, by Prometheus, or by probe pods that it creates for the purpose. Everything but
+--probe only reads. The verdict is that of `advise.verification`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import typer
+
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail, name_program
+from keepclose.cli.flow_sources import FlowSources, read_flow_tables
+from keepclose.cli.options import read_duration, read_gates
+from keepclose.cli.render.output import OutputFormat, TableOrJson, echo_json, say
+from keepclose.cli.resolve import name_files, narrow_services, read_inventory, service_key
+
+if TYPE_CHECKING:
+    from keepclose.accounting.flow_table import FlowTable
+    from keepclose.advise.inventory import Inventory
+    from keepclose.advise.verification import VerifiedPort
+    from keepclose.cli.verify.probing import ProbeOptions
+    from keepclose.kube.connection import ConnectionSettings
+    from keepclose.model.acknowledgements import NodeAcknowledgement
+    from keepclose.model.gates import FeatureGates
+    from keepclose.model.meta import NamespacedName
+
+MOST_PROBE_CONNECTIONS: Final = 10_000
+
+
+class ClusterSource(NamedTuple):
+    """Where the objects come from: files, or an API server, which may be a lab's."""
+
+    name: str
+    connection: ConnectionSettings | None = None
+    lab: Path | None = None
+    """The data directory of the lab; None for another cluster."""
+
+
+def verify(
+    service: Annotated[
+        str,
+        typer.Argument(metavar="[NAMESPACE/]SERVICE", help="One Service; default: all of them."),
+    ] = "",
+    *,
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "-n",
+            "--namespace",
+            metavar="NAME",
+            help="Only Services of this namespace; for a Service, its namespace if not default.",
+        ),
+    ] = "",
+    flows: FlowSources = [],  # noqa: B006 - typer copies it
+    file: Annotated[
+        list[str],
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="The cluster's Nodes, Pods, Services and EndpointSlices as YAML or JSON, instead "
+            "of an API server. May be repeated.",
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Default: a running lab, else the kubeconfig that kubectl uses."
+        ),
+    ] = None,
+    context: Annotated[
+        str, typer.Option(metavar="NAME", help="The context of the kubeconfig.")
+    ] = "",
+    min_connections: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Zones with fewer connections are not judged."),
+    ] = 50,
+    tolerance: Annotated[
+        float,
+        typer.Option(min=0.0, max=50.0, metavar="PERCENT", help="By how much shares may differ."),
+    ] = 2.0,
+    feature_gates: Annotated[
+        str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
+    ] = "",
+    observe: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="Judge only what agents count from now on, for this long: 60s. Default: all that "
+            "they have counted.",
+        ),
+    ] = "",
+    probe: Annotated[
+        bool,
+        typer.Option(
+            "--probe", help="Count connections of short-lived pods, one in each zone, to a Service."
+        ),
+    ] = False,
+    per_node: Annotated[
+        bool, typer.Option("--per-node", help="With --probe: one pod on each node.")
+    ] = False,
+    port: Annotated[
+        str,
+        typer.Option(metavar="NAME|NUMBER", help="With --probe: the port; default the first."),
+    ] = "",
+    probe_connections: Annotated[
+        int,
+        typer.Option(
+            min=1, max=MOST_PROBE_CONNECTIONS, metavar="N", help="Connections of each probe pod."
+        ),
+    ] = 100,
+    probe_image: Annotated[
+        str, typer.Option(metavar="IMAGE", help="An image with sh, nc, head and tr.")
+    ] = "busybox",
+    probe_timeout: Annotated[
+        int, typer.Option(min=1, metavar="SECONDS", help="How long probe pods may take.")
+    ] = 60,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Let --probe create pods in a cluster that is no lab.")
+    ] = False,
+    output: OutputFormat = TableOrJson.TABLE,
+    data_dir: DataDir = DEFAULT_DIR,
+) -> None:
+    """Compare where traffic goes with where it should go.
+
+    Exit codes: 0 honoured, 1 not honoured, 2 bad input, 3 nothing to judge, 4 no API server or
+    source of flows answers.
+    """
+    source = _find_source(file, kubeconfig, context, data_dir)
+    key = service_key(service or None, namespace)
+    if probe and (flows or key is None or source.connection is None):
+        fail(
+            "--probe: it needs a Service and an API server, and no --flows",
+            f"{name_program()} verify NAMESPACE/SERVICE --probe",
+        )
+    inventory, acknowledged = _read_objects(source, file)
+    inventory = narrow_services(inventory, key, namespace, source.name)
+    gates = _read_gates(feature_gates, source)
+    if probe:
+        from keepclose.cli.verify.probing import ProbeOptions
+
+        options = ProbeOptions(
+            port, per_node, probe_connections, probe_image, float(probe_timeout), yes=yes
+        )
+        table = _probe(source, inventory, options)
+    else:
+        table = _observe(flows, source, read_duration("--observe", observe) if observe else 0.0)
+    answer = _judge(
+        inventory,
+        table,
+        gates=gates,
+        key=key,
+        acknowledged=acknowledged,
+        min_connections=min_connections,
+        tolerance=tolerance / 100,
+    )
+    _show(answer, table, output, is_one=key is not None)
+    raise typer.Exit(_exit_code(answer))
+
+
+def _find_source(
+    files: list[str], kubeconfig: Path | None, context: str, data_dir: Path
+) -> ClusterSource:
+    if files:
+        if kubeconfig or context:
+            fail("--file: name files or a cluster, not both")
+        return ClusterSource(name_files(files))
+    from keepclose.kube.auth.kubeconfig import load_connection_settings
+    from keepclose.kube.errors import ConfigError
+
+    lab = _find_lab(data_dir)
+    try:
+        if lab is not None and not (kubeconfig or context):
+            settings = load_connection_settings(lab[0])
+        else:
+            settings = load_connection_settings(kubeconfig, context=context or None)
+    except ConfigError as error:
+        fail(
+            str(error),
+            "name the cluster with --kubeconfig, or its objects in files with -f",
+            code=ExitCode.UNREACHABLE,
+        )
+    is_lab = lab is not None and settings.server.url.rstrip("/") == lab[1].rstrip("/")
+    return ClusterSource(settings.server.url, settings, data_dir if is_lab else None)
+
+
+def _find_lab(data_dir: Path) -> tuple[Path, str] | None:
+    """Return kubeconfig and URL of the lab that runs in a directory; None if none does."""
+    from keepclose.lab.cluster.data_dir import ClusterDirectory, ClusterDirectoryError, is_held
+
+    directory = ClusterDirectory(data_dir.expanduser())
+    try:
+        state = directory.read_state() if is_held(directory) else None
+    except ClusterDirectoryError as error:
+        fail(str(error))
+    return None if state is None else (Path(state.kubeconfig), state.url)
+
+
+def _read_objects(
+    source: ClusterSource, files: list[str]
+) -> tuple[Inventory, tuple[NodeAcknowledgement, ...]]:
+    settings = source.connection
+    if settings is None:
+        return read_inventory(files), ()
+    import asyncio
+
+    from keepclose.kube.errors import Forbidden, KubeError, Unauthorized
+
+    try:
+        return asyncio.run(_list_objects(settings))
+    except (Forbidden, Unauthorized) as error:
+        fail(
+            f"the cluster denies access: {error}",
+            "verify needs to list nodes, pods, services and endpointslices",
+            code=ExitCode.UNREACHABLE,
+        )
+    except (KubeError, TimeoutError, OSError) as error:
+        fail(
+            f"{settings.server.url} does not answer: {error}",
+            "check the server that the kubeconfig names",
+            code=ExitCode.UNREACHABLE,
+        )
+
+
+async def _list_objects(
+    settings: ConnectionSettings,
+) -> tuple[Inventory, tuple[NodeAcknowledgement, ...]]:
+    from keepclose.advise.inventory import Inventory
+    from keepclose.kube.clock import SystemClock
+    from keepclose.kube.connection import connect
+    from keepclose.kube.errors import ApiError
+    from keepclose.kube.requests import CONFIG_MAPS, ENDPOINT_SLICES, NODES, PODS, SERVICES
+    from keepclose.model.acknowledgements import (
+        ACKNOWLEDGEMENT_NAMESPACE,
+        ACKNOWLEDGEMENT_SELECTOR,
+        parse_acknowledgement,
+    )
+
+    async with connect(settings, clock=SystemClock()) as client:
+        objects: list[object] = [
+            *(await client.list_all(NODES)).items,
+            *(await client.list_all(SERVICES)).items,
+            *(await client.list_all(ENDPOINT_SLICES)).items,
+            *(await client.list_all(PODS)).items,
+        ]
+        try:
+            page = await client.list_all(
+                CONFIG_MAPS,
+                namespace=ACKNOWLEDGEMENT_NAMESPACE,
+                label_selector=ACKNOWLEDGEMENT_SELECTOR,
+            )
+        except ApiError:
+            # What proxies say of themselves helps to name a cause; few users may read it.
+            return Inventory.of(objects), ()
+    parsed = [parse_acknowledgement(config_map) for config_map in page.items]
+    return Inventory.of(objects), tuple(each for each in parsed if each is not None)
+
+
+def _read_gates(text: str, source: ClusterSource) -> FeatureGates:
+    if source.lab is None or text:
+        return read_gates(text)
+    from keepclose.model.gates import FeatureGates, Gate
+
+    by_role: dict[str, list[str]] = ask_lab(source.lab, "gates")["gates"]
+    names = set(by_role.get("proxy") or next(iter(by_role.values())))
+    return FeatureGates(frozenset(gate for gate in Gate if gate.value in names))
+
+
+def _observe(flows: list[str], source: ClusterSource, seconds: float) -> FlowTable:
+    """Return all flows, or those of the next seconds."""
+    table = _read_flows(flows, source)
+    if not seconds:
+        return table
+    import time
+
+    say(f"observing for {seconds:g} s", err=True)
+    time.sleep(seconds)
+    return _read_flows(flows, source).since(table)
+
+
+def _read_flows(flows: list[str], source: ClusterSource) -> FlowTable:
+    if flows:
+        return read_flow_tables(flows)
+    from keepclose.accounting.flow_table import FlowTable
+    from keepclose.cli.flows_top import read_cluster, read_lab
+    from keepclose.kube.errors import KubeError
+
+    if source.connection is None:
+        fail(
+            "--flows: nothing says where traffic went",
+            "name the flows with --flows FILE, or of an agent with --flows http://HOST:PORT",
+        )
+    if source.lab is not None:
+        readings = read_lab(source.lab)
+    else:
+        import asyncio
+
+        import msgspec
+
+        try:
+            readings = asyncio.run(read_cluster(source.connection))
+        except (KubeError, msgspec.DecodeError) as error:
+            fail(f"the API server does not list the agents: {error}", code=ExitCode.UNREACHABLE)
+    table = FlowTable()
+    for each in readings.tables.values():
+        table.merge(each)
+    for name, why in readings.errors.items():
+        say(f"warning: {name}: {why}, so its flows are missing", err=True)
+    if not readings.tables:
+        fail(
+            "no agent counts flows in this cluster",
+            "name another source with --flows, or send connections with --probe",
+            code=ExitCode.NOTHING,
+        )
+    return table
+
+
+def _probe(source: ClusterSource, inventory: Inventory, options: ProbeOptions) -> FlowTable:
+    from keepclose.cli.verify.probing import probe_service
+
+    assert source.connection is not None  # noqa: S101 - checked with the options
+    return probe_service(source.connection, inventory, options, is_lab=source.lab is not None)
+
+
+def _judge(
+    inventory: Inventory,
+    table: FlowTable,
+    *,
+    gates: FeatureGates,
+    key: NamespacedName | None,
+    acknowledged: tuple[NodeAcknowledgement, ...],
+    min_connections: int,
+    tolerance: float,
+) -> tuple[VerifiedPort, ...]:
+    from keepclose.advise.verification import verify_services
+    from keepclose.heuristics.discovery import find_heuristics
+    from keepclose.slices.settings import PlannerSettings
+
+    return verify_services(
+        inventory,
+        table,
+        settings=PlannerSettings(gates=gates, heuristics=find_heuristics(gates)),
+        service=key,
+        acknowledgements=acknowledged,
+        min_connections=min_connections,
+        tolerance=tolerance,
+    )
+
+
+def _show(
+    answer: tuple[VerifiedPort, ...], table: FlowTable, output: TableOrJson, *, is_one: bool
+) -> None:
+    if output is TableOrJson.JSON:
+        echo_json({"services": answer, "notes": table.notes})
+        return
+    from keepclose.cli.render.screen import Screen
+    from keepclose.cli.render.verify import print_verdicts
+
+    print_verdicts(Screen(), answer, shows_all=is_one)
+    say(*(f"note: {note}" for note in table.notes), err=True)
+
+
+def _exit_code(answer: tuple[VerifiedPort, ...]) -> int:
+    from keepclose.advise.verification import TrafficVerdict
+
+    verdicts = {each.verdict for each in answer}
+    if TrafficVerdict.NOT_HONOURED in verdicts:
+        return ExitCode.FOUND
+    return ExitCode.OK if TrafficVerdict.HONOURED in verdicts else ExitCode.NOTHING

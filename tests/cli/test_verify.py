@@ -1,0 +1,220 @@
+"""The command `keepclose verify`, with objects and flows of files, agents and clusters."""
+
+from __future__ import annotations
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from keepclose.accounting.flow_files import write_csv, write_json_lines
+from keepclose.accounting.flow_table import FlowTable
+from keepclose.cli.main import app
+from support.observed import ZONES, flows_of, in_zone, spread
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+CLUSTER = EXAMPLES / "three-zones.yaml"
+FLOWS = EXAMPLES / "flows" / "three-zones.csv"
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users: [{name: u, user: {}}]
+"""
+
+
+def run(*arguments: str, columns: int = 100, home: Path | None = None) -> Result:
+    """Run the command in this process, where no lab runs and no kubeconfig exists."""
+    place = str(home or "/nonexistent")
+    env = {
+        "COLUMNS": str(columns),
+        "TERM": "dumb",
+        "HOME": place,
+        "KUBECONFIG": "",
+        "KEEPCLOSE_DATA_DIR": f"{place}/lab",
+    }
+    return CliRunner().invoke(app, ["verify", *arguments], env=env)
+
+
+def written(directory: Path, table: FlowTable) -> str:
+    """Return the name of a file with flows of shop/web."""
+    shop = FlowTable(start=table.start, end=table.end)
+    for key, counts in table:
+        shop.add(key._replace(namespace="shop"), counts)
+    file = directory / "flows.csv"
+    file.write_text("".join(write_csv(shop)))
+    return str(file)
+
+
+def test_honoured(tmp_path: Path) -> None:
+    """Traffic as expected exits with 0, with the expected shares beside the observed ones."""
+    flows = in_zone(zones=ZONES[:2])
+    flows_of({("zone-c", "zone-a"): 400, ("zone-c", "zone-b"): 200}, table=flows)
+    result = run("shop/web", "-f", str(CLUSTER), "--flows", written(tmp_path, flows))
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("✓ shop/web http  PreferSameZone  honoured   1,800 connections")
+    assert lines[1].split() == ["to", "zone-a", "zone-b", "expected"]
+    assert lines[2].split() == ["from", "zone-a", "600", "100", "%", "·", "100/0", "✓"]
+    assert lines[4].split() == ["zone-c", "400", "67", "%", "200", "33", "%", "67/33", "✓"]
+
+
+def test_not_honoured(tmp_path: Path) -> None:
+    """Traffic elsewhere exits with 1; the cause and its fix are printed."""
+    rows = {(zone, "zone-a"): 400 for zone in ZONES} | {(zone, "zone-b"): 200 for zone in ZONES}
+    flows = flows_of(rows)
+    result = run("web", "-n", "shop", "-f", str(CLUSTER), "--flows", written(tmp_path, flows))
+    assert result.exit_code == 1, result.output
+    assert "✗ shop/web http  PreferSameZone  not honoured" in result.stdout
+    assert "why   traffic from zone-a, zone-b is spread over all 3 ready endpoints" in result.stdout
+    assert "fix   use a proxy that follows hints" in result.stdout
+
+
+def test_json(tmp_path: Path) -> None:
+    """JSON has the verdict, the shares and the causes with their codes."""
+    flows = written(tmp_path, spread())
+    result = run("shop/web", "-f", str(CLUSTER), "--flows", flows, "-o", "json")
+    assert result.exit_code == 1
+    (port,) = json.loads(result.stdout)["services"]
+    assert (port["verdict"], port["causes"][0]["code"]) == ("not honoured", "StaleEndpoints")
+    assert port["rows"][0]["from"] == "zone-a"
+    assert port["rows"][0]["expected"] == {"zone-a": [1.0, 1.0]}
+
+
+def test_all_services() -> None:
+    """Without a name all Services are judged; one fault decides the exit code."""
+    result = run("-f", str(CLUSTER), "--flows", str(FLOWS))
+    assert result.exit_code == 1
+    assert "✓ shop/web http " in result.stdout
+    assert "✗ shop/admin http " in result.stdout
+    assert "too few connections to say" in result.stdout
+    assert "5 endpoints on 3 zones cannot keep every zone within 20% of its share" in result.stdout
+
+
+def test_narrow_screen() -> None:
+    """A narrow screen gets percents, a narrower one a list; no cell is lost."""
+    for columns in (60, 30):
+        result = run("shop/admin", "-f", str(CLUSTER), "--flows", str(FLOWS), columns=columns)
+        assert "40" in result.stdout
+        assert "zone-c" in result.stdout
+    assert "in % (expected)" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        pytest.param(FlowTable(), "no traffic", id="no traffic"),
+        pytest.param(in_zone(9, zones=["zone-a"]), "too few connections to say", id="too few"),
+    ],
+)
+def test_nothing_to_judge(tmp_path: Path, table: FlowTable, words: str) -> None:
+    """Too little traffic exits with 3."""
+    result = run("shop/web", "-f", str(CLUSTER), "--flows", written(tmp_path, table))
+    assert result.exit_code == 3
+    assert words in result.stdout
+
+
+def test_fewer_connections_asked_for(tmp_path: Path) -> None:
+    """--min-connections lets fewer connections count."""
+    flows = written(tmp_path, in_zone(9, zones=["zone-a"]))
+    arguments = ("shop/web", "-f", str(CLUSTER), "--flows", flows, "--min-connections", "5")
+    assert run(*arguments).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        pytest.param(["-f", str(CLUSTER)], 2, "--flows: nothing says where", id="no flows"),
+        pytest.param(
+            ["shop/wep", "-f", str(CLUSTER), "--flows", str(FLOWS)],
+            3,
+            "did you mean shop/web?",
+            id="a Service that does not exist",
+        ),
+        pytest.param(
+            ["-f", str(CLUSTER), "--flows", "gone.csv"], 2, "gone.csv", id="flows that are gone"
+        ),
+        pytest.param(
+            ["-f", "gone.yaml", "--flows", str(FLOWS)], 2, "gone.yaml", id="objects that are gone"
+        ),
+        pytest.param(
+            ["-f", str(CLUSTER), "--flows", "http://127.0.0.1:1"],
+            4,
+            "127.0.0.1:1",
+            id="an agent that does not answer",
+        ),
+        pytest.param(
+            ["--flows", str(FLOWS)], 4, "name the cluster with --kubeconfig", id="no cluster"
+        ),
+        pytest.param(
+            ["-f", str(CLUSTER), "--context", "x", "--flows", str(FLOWS)],
+            2,
+            "name files or a cluster, not both",
+            id="two clusters",
+        ),
+        pytest.param(
+            ["-f", str(CLUSTER), "shop/web", "--probe"],
+            2,
+            "--probe: it needs a Service and an API server",
+            id="a probe of files",
+        ),
+        pytest.param(
+            ["-f", str(CLUSTER), "--flows", str(FLOWS), "--observe", "soon"],
+            2,
+            "--observe: 'soon' must be a duration",
+            id="no duration",
+        ),
+    ],
+)
+def test_bad_input(arguments: list[str], code: int, words: str) -> None:
+    """Errors name the option or the object, and what to do."""
+    result = run(*arguments)
+    assert (result.exit_code, words in result.stderr) == (code, True), result.stderr
+
+
+def test_unreachable_cluster(tmp_path: Path) -> None:
+    """A server that does not answer exits with 4."""
+    file = tmp_path / "config"
+    file.write_text(KUBECONFIG)
+    result = run("--kubeconfig", str(file), "--flows", str(FLOWS))
+    assert result.exit_code == 4
+    assert "http://127.0.0.1:1" in result.stderr
+
+
+def test_observe() -> None:
+    """Of an agent only what it counts within the time is judged."""
+    pages = [in_zone(5000), spread(600, table=in_zone(5000))]
+
+    class Agent(BaseHTTPRequestHandler):
+        """Serves the next table with each request."""
+
+        def do_GET(self) -> None:
+            """Answer as an agent does."""
+            table = FlowTable(end=100.0 * len(pages))
+            for key, counts in pages.pop(0) if len(pages) > 1 else pages[0]:
+                table.add(key._replace(namespace="shop"), counts)
+            body = "".join(write_json_lines(table)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Keep quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Agent) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        source = f"http://127.0.0.1:{server.server_port}"
+        result = run(
+            *("shop/web", "-f", str(CLUSTER), "--flows", source, "--observe", "10ms", "-o", "json")
+        )
+        server.shutdown()
+    assert result.exit_code == 1, result.output
+    (port,) = json.loads(result.stdout)["services"]
+    assert port["connections"] == 1800
