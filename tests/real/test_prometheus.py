@@ -1,0 +1,251 @@
+"""A real Prometheus loads the rules, and answers every query of the dashboard."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.grafana import dashboard_queries, load_groups, rule_queries, write_rule_file
+from support.real.programs import free_port, program, running, wait_until_answering
+from support.real.scraped_pages import Page, agent_page, proxy_page, serving_pages
+
+pytestmark = pytest.mark.real
+
+PATIENCE = 120.0
+ALERTS = [rule["alert"] for group in load_groups() for rule in group["rules"] if "alert" in rule]
+
+
+class Server:
+    """A running Prometheus."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def get(self, path: str, **query: str) -> Any:
+        """Return the data of an answer."""
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)["data"]
+
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        """Return the series of a query."""
+        series: list[dict[str, Any]] = self.get("query", query=query)["result"]
+        return series
+
+    def wait_for(self, query: str) -> list[dict[str, Any]]:
+        """Return the series of a query once there are some; none after a long time."""
+        deadline = time.monotonic() + PATIENCE
+        while not (series := self.ask(query)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return series
+
+
+@contextlib.contextmanager
+def scraping(directory: Path, pages: dict[str, Page]) -> Iterator[Server]:
+    """Run a Prometheus with our rules that scrapes these pages every second."""
+    prometheus, port = program("prometheus"), free_port()
+    with serving_pages(pages) as address:
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(write_rule_file(directory))],
+            "scrape_configs": [
+                {
+                    "job_name": name,
+                    "metrics_path": f"/{name}",
+                    "static_configs": [{"targets": [address], "labels": {"node": name}}],
+                }
+                for name in pages
+            ],
+        }
+        path = directory / "prometheus.yaml"
+        path.write_text(yaml.safe_dump(config))
+        arguments = (
+            prometheus,
+            f"--config.file={path}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        )
+        log = directory / "prometheus.log"
+        with running(arguments, log) as process:
+            url = f"http://127.0.0.1:{port}"
+            wait_until_answering(f"{url}/-/ready", process, log)
+            yield Server(url)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Run a Prometheus for two agents, one without accounting, and a proxy."""
+    pages = {
+        "agent": agent_page(accounts=True),
+        "blind": agent_page(accounts=False),
+        "proxy": proxy_page(),
+    }
+    with scraping(tmp_path_factory.mktemp("prometheus"), pages) as found:
+        yield found
+
+
+@pytest.mark.parametrize(("title", "query"), [*dashboard_queries(), *rule_queries()])
+def test_every_query_returns_series(server: Server, title: str, query: str) -> None:
+    """A panel that stays empty, or an alert that cannot fire, has a wrong name or label."""
+    series = server.wait_for(query)
+    assert series, title
+    assert all(one["value"][1] != "NaN" for one in series)
+
+
+def test_every_rule_is_healthy(server: Server) -> None:
+    """Each rule was evaluated, and none with an error."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        groups = server.get("rules")["groups"]
+        rules = [rule for group in groups for rule in group["rules"]]
+        if all(rule["health"] != "unknown" for rule in rules) or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    assert {rule["health"] for rule in rules} == {"ok"}
+    assert {rule["name"] for rule in rules} == {name for name, _ in rule_queries()}
+
+
+def test_connections_of_agents_are_not_counted_again_by_proxies(server: Server) -> None:
+    """Where agents run, the recorded rates are theirs alone: 80 of 100 connections cross zones."""
+    share = 'keepclose:service_cross_zone_share:ratio5m{service="web"}'
+    [series] = server.wait_for(share)
+    assert float(series["value"][1]) == pytest.approx(0.8, abs=0.02)
+
+
+def test_proxies_alone_give_the_share_of_connections(tmp_path: Path) -> None:
+    """Without agents three quarters of the connections that the proxy counted cross zones."""
+    with scraping(tmp_path, {"proxy": proxy_page()}) as found:
+        [series] = found.wait_for("keepclose:flow_connections_cross_zone_share:ratio5m")
+        assert float(series["value"][1]) == pytest.approx(0.75)
+        panel = dict(dashboard_queries())["Cross-zone share"]
+        assert len(found.wait_for(panel)) == 1
+
+
+def unit_series(name: str, step: float, **labels: str) -> dict[str, str]:
+    """Return a series that grows by a step each minute."""
+    text = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return {"series": f"{name}{{{text}}}", "values": f"0+{step}x120"}
+
+
+def flow(name: str, step: float, client: str, endpoint: str, **more: str) -> dict[str, str]:
+    """Return a series of flows of one Service."""
+    labels = {"kind": "service", "namespace": "shop", "service": "web"} | more
+    return unit_series(name, step, client_zone=client, endpoint_zone=endpoint, **labels)
+
+
+BYTES, CONNECTIONS = "keepclose_flow_bytes_total", "keepclose_flow_connections_total"
+BUSY = [
+    flow(BYTES, 3e8, "zone-a", "zone-b", direction="request"),
+    flow(BYTES, 3e8, "zone-a", "zone-b", direction="response"),
+    flow(BYTES, 2e8, "zone-a", "zone-a", direction="response"),
+    flow(BYTES, 9e9, "(outside)", "zone-a", direction="response"),
+    flow(BYTES, 9e9, "zone-a", "zone-b", direction="response", kind="tunnel"),
+]
+CASES: dict[str, tuple[list[dict[str, str]], dict[str, float], set[str]]] = {
+    "bytes between two zones are three quarters of those of known zones": (
+        BUSY,
+        {
+            "keepclose:flow_bytes_cross_zone_share:ratio5m": 0.75,
+            "sum(keepclose:flow_bytes_cross_zone:rate5m)": 1e7,
+            "sum(keepclose:flow_cost_per_hour:rate5m)": 0.72,
+        },
+        {"CrossZoneTrafficHigh"},
+    ),
+    "traffic within one zone has the share 0": (
+        [flow(BYTES, 6e8, "zone-a", "zone-a", direction="request")],
+        {"keepclose:flow_bytes_cross_zone_share:ratio5m": 0.0},
+        set(),
+    ),
+    "little traffic raises no alert": (
+        [flow(BYTES, 6e5, "zone-a", "zone-b", direction="request")],
+        {"keepclose:flow_bytes_cross_zone_share:ratio5m": 1.0},
+        set(),
+    ),
+    "agents count where both do": (
+        [
+            flow(CONNECTIONS, 60, "zone-a", "zone-a"),
+            flow(CONNECTIONS, 60, "zone-a", "zone-b", mode="Everywhere"),
+        ],
+        {
+            "sum(keepclose:flow_connections:rate5m)": 1.0,
+            "keepclose:service_cross_zone_share:ratio5m": 0.0,
+        },
+        set(),
+    ),
+    "a Service whose hints are followed should not cross zones": (
+        [
+            flow(CONNECTIONS, 60, "zone-a", "zone-b", mode="PreferSameZone"),
+            flow(CONNECTIONS, 20, "zone-a", "zone-a", mode="PreferSameZone"),
+        ],
+        {"keepclose:service_cross_zone_share:ratio5m": 0.75},
+        {"CrossZoneDespiteHints"},
+    ),
+    "hints that a node does not follow": (
+        [
+            {
+                "series": 'keepclose_proxy_hints_not_followed{instance="n1",reason="X"}',
+                "values": "2x120",
+            }
+        ],
+        {},
+        {"HintsNotHonoured"},
+    ),
+    "an agent that loses events, without accounting": (
+        [
+            unit_series("keepclose_flows_lost_events_total", 5, instance="n1"),
+            {"series": 'keepclose_flows_accounting{instance="n1"}', "values": "0x120"},
+        ],
+        {},
+        {"FlowsLostEvents", "FlowsAccountingOff"},
+    ),
+    "a healthy agent": (
+        [
+            unit_series("keepclose_flows_lost_events_total", 0, instance="n1"),
+            {"series": 'keepclose_flows_accounting{instance="n1"}', "values": "1x120"},
+        ],
+        {},
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rules_give_these_values_and_alerts(tmp_path: Path, case: str) -> None:
+    """Unit series of two hours, evaluated by promtool."""
+    promtool = program("promtool")
+    series, values, alerts = CASES[case]
+    rules = write_rule_file(tmp_path)
+    checks = [
+        {"expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})', "eval_time": "90m"}
+        | {"exp_samples": [{"labels": "{}", "value": 1}] if name in alerts else []}
+        for name in dict.fromkeys(ALERTS)
+    ]
+    checks += [
+        {
+            "expr": f"round(sum({query}), 0.0001)",
+            "eval_time": "90m",
+            "exp_samples": [{"labels": "{}", "value": value}],
+        }
+        for query, value in values.items()
+    ]
+    path = tmp_path / "test.yaml"
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": checks}
+    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "tests": [test]}))
+    checked = subprocess.run(
+        [promtool, "check", "rules", rules], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    done = subprocess.run(
+        [promtool, "test", "rules", path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
