@@ -771,7 +771,7 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
-        "accounting.cloud_logs:MAX_CONNECTIONS",
+        "accounting.cloud_logs:MAX_LOGGED_CONNECTIONS",
         "count",
         "connections of the flow logs of one `keepclose flows read`",
         "exit code 2",
@@ -806,7 +806,7 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
-        "cli.flow_sources:MAX_ANSWER_BYTES",
+        "cli.flow_sources:MAX_FLOWS_BYTES",
         "bytes",
         "an answer of a flow agent or of Prometheus",
         "exit code 2",

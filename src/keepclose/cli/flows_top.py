@@ -194,10 +194,8 @@ class _View(NamedTuple):
 def _show_live(
     screen: Screen, tally: Tally, read_all: ReadAll, view: _View, interval_s: float
 ) -> None:
-    from rich.live import Live
-
     try:
-        with Live(console=screen, screen=True, auto_refresh=False) as live:
+        with screen.live() as live:
             while True:
                 live.update(view.render_live(screen, tally.reading), refresh=True)  # type: ignore[arg-type]
                 time.sleep(interval_s)

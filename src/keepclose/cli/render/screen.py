@@ -6,7 +6,7 @@ markup such as [link=...] in a name from outside reaches a terminal.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -16,6 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from keepclose.model.plain_text import make_plain
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 __all__ = ["Grid", "Group", "Line", "Padding", "RenderableType", "Screen", "cell_len"]
 
@@ -66,6 +69,12 @@ class Screen(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print lines, tables, or an empty line."""
         super().print(*map(_as_line, objects), **options)
+
+    def live(self) -> Live:
+        """Return a display that takes the whole terminal and is drawn on request."""
+        from rich.live import Live
+
+        return Live(console=self, screen=True, auto_refresh=False)
 
 
 def _as_line(cell: Any) -> Any:

@@ -33,6 +33,7 @@ from keepclose.model.json_values import JsonObject
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.runtime.pages import ListenAddress
 from keepclose.system.namespaces import NetworkError, NetworkNamespace
+from keepclose.system.threads import open_in_thread
 
 _OUTSIDE: Final = "outside"
 _SHOWN: Final = 12
@@ -151,7 +152,7 @@ async def _read_flows(lab: LabView, components: Components) -> JsonObject:
 async def read_page(namespace: NetworkNamespace, address: ListenAddress, path: str) -> str:
     """Return a page of a program in a namespace; raises OSError and NetworkError."""
     loop = asyncio.get_running_loop()
-    connection = await asyncio.to_thread(namespace.open_socket)
+    connection = await open_in_thread(namespace.open_socket, lambda opened: opened.close())
     try:
         connection.setblocking(False)
         async with asyncio.timeout(_PAGE_S):
