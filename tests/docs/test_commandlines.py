@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -90,12 +92,25 @@ def test_every_call_is_understood(page: Path) -> None:
     "file", sorted((ROOT / "docs" / "howto").rglob("*.yaml")), ids=lambda file: file.name
 )
 def test_every_container_is_understood(file: Path) -> None:
-    """The commands in manifests are whole calls too."""
-    objects = yaml.safe_load_all(file.read_text())
-    workloads = [one for one in objects if "template" in one.get("spec", {})]
-    assert workloads
-    for workload in workloads:
-        for container in workload["spec"]["template"]["spec"]["containers"]:
+    """The commands in manifests are whole calls too, also those of a shell."""
+    specs = [spec for one in yaml.safe_load_all(file.read_text()) for spec in pod_specs(one)]
+    assert specs
+    for spec in specs:
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
             program, *arguments = container["command"]
-            call = Call(tuple(arguments), whole=True)
-            assert (program, find_mistake(call), call) == ("keepclose", None, call)
+            if program == "sh":
+                calls = list(find_calls(f"```sh\n{arguments[-1]}\n```"))
+                assert calls or "initContainers" in spec
+            else:
+                assert program == "keepclose"
+                calls = [Call(tuple(arguments), whole=True)]
+            for call in calls:
+                assert (find_mistake(call), call) == (None, call)
+
+
+def pod_specs(resource: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the specs of the pods that a workload creates."""
+    spec = resource.get("spec", {})
+    spec = spec.get("jobTemplate", {}).get("spec", spec)
+    if "template" in spec:
+        yield spec["template"]["spec"]
