@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from keepclose.accounting.flow_table import UNSUMMED_KINDS
+from support.commands.commandlines import find_calls, find_mistake
 from support.grafana import (
     FOLDER,
     dashboard_queries,
@@ -41,6 +43,31 @@ def test_every_metric_is_recorded_or_in_the_reference() -> None:
         pytest.skip("the reference lacks the metrics of keepclose flows")
     assert used - recorded - exported == set()
     assert {name for name in used if ":" in name} == recorded
+
+
+def test_shares_are_of_the_kinds_that_commands_sum_up() -> None:
+    """Every query of an agent's flows leaves out what `flows top` and `cost` leave out."""
+    left_out = "|".join(UNSUMMED_KINDS)
+    counted = "keepclose_flow_(?:connections|failed_connections|bytes)_total"
+    for name, query in [*dashboard_queries(), *rule_queries()]:
+        for selector in re.findall(rf"(?:rate|increase)\({counted}(?:{{(.*?)}})?\[", query):
+            # NB: a proxy counts connections to Services alone.
+            if 'mode!=""' not in selector:
+                assert f'kind!~"{left_out}"' in selector, name
+
+
+def test_annotations_name_commands_that_exist() -> None:
+    """An alert that fires tells its reader what to type."""
+    calls = [
+        call
+        for group in load_groups()
+        for rule in group["rules"]
+        for text in rule.get("annotations", {}).values()
+        for call in find_calls(text)
+    ]
+    assert len(calls) >= 3
+    for call in calls:
+        assert (find_mistake(call), call) == (None, call)
 
 
 def test_the_rules_are_a_prometheus_rule() -> None:

@@ -15,9 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
+from keepclose.accounting.cost import CostGrouping, price_flows
+from keepclose.accounting.flow_table import FlowCounts, FlowKey, FlowKind, FlowTable
+from keepclose.accounting.prices import PRESETS, read_prices
+from keepclose.cli.flow_sources import load_flow_table
+from keepclose.cli.options import FlowGrouping, FlowOrder
+from keepclose.cli.render.flows_table import FlowReading, summarise
 from support.grafana import dashboard_queries, load_groups, rule_queries, write_rule_file
 from support.real.programs import free_port, program, running, wait_until_answering
-from support.real.scraped_pages import Page, agent_page, proxy_page, serving_pages
+from support.real.scraped_pages import FLOWS, Page, agent_page, proxy_page, serving_pages
 
 pytestmark = pytest.mark.real
 
@@ -122,6 +128,35 @@ def test_connections_of_agents_are_not_counted_again_by_proxies(server: Server) 
     assert float(series["value"][1]) == pytest.approx(0.8, abs=0.02)
 
 
+def test_shares_are_those_of_the_command_line(server: Server) -> None:
+    """On the same page rules, `flows top` and `cost` give the same part that crosses zones."""
+    shares = [
+        float(server.wait_for(f"keepclose:flow_{what}_cross_zone_share:ratio5m")[0]["value"][1])
+        for what in ("connections", "bytes")
+    ]
+    page = FlowTable()
+    for labels, (connections, size) in FLOWS.items():
+        key = FlowKey(FlowKind(labels[0]), *labels[1:])
+        page.add(key, FlowCounts(connections, request_bytes=size, response_bytes=size))
+    query = urllib.parse.urlencode({"match": 'mode=""'})
+    source = f"prometheus+{server.url}?{query}"
+    for table in (page, load_flow_table(source)):
+        reading = FlowReading(table, None, 0.0, 1)
+        total = summarise(reading, FlowGrouping.SERVICE, FlowOrder.CROSS_ZONE).total
+        assert shares == pytest.approx(
+            [
+                total.cross_zone_connections
+                / (total.in_zone_connections + total.cross_zone_connections),
+                total.cross_zone_bytes / (total.in_zone_bytes + total.cross_zone_bytes),
+            ],
+            abs=0.01,
+        )
+        costs = price_flows(
+            table, read_prices(yaml.safe_load(PRESETS["aws"]), name="aws"), by=CostGrouping.SERVICE
+        ).total
+        assert shares[1] == pytest.approx(costs.crossing_bytes / costs.bytes, abs=0.01)
+
+
 def test_proxies_alone_give_the_share_of_connections(tmp_path: Path) -> None:
     """Without agents three quarters of the connections that the proxy counted cross zones."""
     with scraping(tmp_path, {"proxy": proxy_page()}) as found:
@@ -150,6 +185,7 @@ BUSY = [
     flow(BYTES, 2e8, "zone-a", "zone-a", direction="response"),
     flow(BYTES, 9e9, "(outside)", "zone-a", direction="response"),
     flow(BYTES, 9e9, "zone-a", "zone-b", direction="response", kind="tunnel"),
+    flow(BYTES, 9e9, "zone-a", "zone-a", direction="response", kind="local"),
 ]
 CASES: dict[str, tuple[list[dict[str, str]], dict[str, float], set[str]]] = {
     "bytes between two zones are three quarters of those of known zones": (

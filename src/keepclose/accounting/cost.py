@@ -21,6 +21,7 @@ from keepclose.accounting.flow_table import (
     NO_ZONE,
     OUTSIDE,
     UNKNOWN,
+    UNSUMMED_KINDS,
     FlowCounts,
     FlowKey,
     FlowKind,
@@ -32,7 +33,6 @@ from keepclose.accounting.prices import PriceTable
 HOUR_S: Final = 3600.0
 MONTH_HOURS: Final = 730
 YEAR_HOURS: Final = 8760
-_NOT_PRICED: Final = (FlowKind.TUNNEL, FlowKind.LOCAL)
 _NO_CLIENT: Final = "(not recorded)"
 _REASONS: Final = {
     OUTSIDE: "to or from outside the cluster: the price table has no price for outside",
@@ -100,7 +100,7 @@ def price_flows(table: FlowTable, prices: PriceTable, *, by: CostGrouping) -> Co
     unpriced: dict[str, int] = {}
     total = CostLine("total")
     for key, counts in table:
-        if key.kind in _NOT_PRICED:
+        if key.kind in UNSUMMED_KINDS:
             continue
         for source, destination, amount in _directions(key, counts):
             rate = price(source, destination)

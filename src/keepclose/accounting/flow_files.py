@@ -1,4 +1,4 @@
-"""Flow tables as files: CSV for spreadsheets and `plan`, JSON lines for programs.
+"""Flow tables as files: CSV for spreadsheets and `verify`, JSON lines for programs.
 
 Both formats hold the same rows. JSON lines also keep the notes and whether bytes were counted, in a
 first line; the outputs of several nodes may follow each other in one file.

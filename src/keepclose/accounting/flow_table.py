@@ -1,7 +1,7 @@
 """Flows: connections and bytes by Service, by the zone of the client and that of the endpoint.
 
 A flow table is what every source of traffic gives (conntrack, a monitoring system, the flow logs of
-a cloud) and what every question about traffic reads (`flows top`, `cost`, `verify`, `plan`). All
+a cloud) and what every question about traffic reads (`flows top`, `cost`, `verify`). All
 traffic of a node is in it: what is not a Service's has a kind of its own, and an address without a
 known owner has the zone "(unknown)", so that totals add up to what the nodes sent.
 
@@ -47,6 +47,13 @@ class FlowKind(StrEnum):
     """Loopback, link-local and multicast addresses, which do not leave the node's link."""
     UNKNOWN = "unknown"
     """An address in the ranges of the cluster that has no known owner."""
+
+
+UNSUMMED_KINDS: Final = (FlowKind.TUNNEL, FlowKind.LOCAL)
+"""What is in no share and has no cost: counted inside already, or never on a network.
+
+docs/grafana/rules.yaml leaves out the same kinds.
+"""
 
 
 class FlowKey(NamedTuple):
@@ -227,10 +234,10 @@ class FlowTable:
         return table
 
     def total(self) -> FlowCounts:
-        """Return the sum of all flows, without tunnels, whose content is counted already."""
+        """Return the sum of all flows but those of UNSUMMED_KINDS."""
         total = FlowCounts()
         for key, counts in self:
-            if key.kind is not FlowKind.TUNNEL:
+            if key.kind not in UNSUMMED_KINDS:
                 total.add(counts)
         return total
 

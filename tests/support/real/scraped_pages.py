@@ -21,7 +21,9 @@ FLOWS = {
     ("service", "shop", "web", "http", "TCP", "zone-a", "zone-a"): (20, 2_000_000),
     ("service", "shop", "api", "http", "TCP", "zone-b", "zone-b"): (5, 1_000),
     ("service", "shop", "web", "http", "TCP", "(outside)", "zone-a"): (3, 5_000_000),
+    ("pod", "", "", "", "TCP", "zone-b", "zone-a"): (10, 3_000_000),
     ("tunnel", "", "", "", "UDP", "zone-a", "zone-b"): (1, 90_000_000),
+    ("local", "", "", "", "TCP", "zone-a", "zone-a"): (70, 40_000_000),
 }
 """Connections and bytes of each direction that every scrape adds."""
 

@@ -17,7 +17,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.accounting.flow_table import FlowCounts, FlowKey, FlowKind, FlowTable, is_zone
+from keepclose.accounting.flow_table import (
+    UNSUMMED_KINDS,
+    FlowCounts,
+    FlowKey,
+    FlowKind,
+    FlowTable,
+    is_zone,
+)
 from keepclose.cli.options import FlowGrouping, FlowOrder
 from keepclose.cli.render.screen import Group, Line, cell_len
 from keepclose.model.plain_text import make_plain
@@ -28,7 +35,6 @@ _LONGEST_NAME: Final = 64
 _NO_VALUE: Final = "·"
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _STEP: Final = 1000
-_UNSUMMED: Final = (FlowKind.TUNNEL, FlowKind.LOCAL)
 
 
 class ZoneCounts(msgspec.Struct, rename="camel"):
@@ -188,7 +194,7 @@ def _sum_up(table: FlowTable, name_of: Callable[[FlowKey], str]) -> _Sums:
     for (kind, name, client_zone, endpoint_zone), counts in cells.items():
         part = _place(client_zone, endpoint_zone, counts)
         sums.kinds.setdefault(kind.value, ZoneCounts()).add(part)
-        if kind in _UNSUMMED:
+        if kind in UNSUMMED_KINDS:
             continue
         sums.total.add(part)
         sums.names.setdefault(name, ZoneCounts()).add(part)
