@@ -8,18 +8,25 @@ from typing import Any
 
 import yaml
 
+from keepclose.cli.flows_top import AGENT_LABEL
+from support.grafana import load_scrape_jobs
+
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 PAGE = (HOWTO / "metrics.md").read_text()
 REFERENCE = (HOWTO.parent / "reference" / "metrics.md").read_text()
 
 
 def relabel(labels: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the labels of a target after rules that replace, as Prometheus applies them."""
+    """Return the labels of a target after rules that replace or keep, as Prometheus has them."""
     found = dict(labels)
     for rule in rules:
-        assert rule.get("action", "replace") == "replace"
+        action = rule.get("action", "replace")
         value = ";".join(found.get(one, "") for one in rule["source_labels"])
         match = re.fullmatch(rule.get("regex", "(.*)"), value)
+        if action == "keep":
+            assert match is not None, value
+            continue
+        assert action == "replace"
         if match is not None:
             made = match.expand(rule.get("replacement", "$1").replace("$", "\\"))
             found.pop(rule["target_label"], None)
@@ -30,8 +37,7 @@ def relabel(labels: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, st
 
 def test_the_scrape_configuration_makes_the_labels_of_the_query() -> None:
     """Targets get the port of the proxy and the name of their Node; zones are the proxy's."""
-    [text] = re.findall(r"```yaml\n(scrape_configs:.*?)```", PAGE, re.DOTALL)
-    [job] = yaml.safe_load(text)["scrape_configs"]
+    job = load_scrape_jobs()["keepclose-proxy"]
     assert job["kubernetes_sd_configs"] == [{"role": "node"}]
     # NB: what the role node offers, with every letter that a label cannot have replaced.
     discovered = {
@@ -44,9 +50,47 @@ def test_the_scrape_configuration_makes_the_labels_of_the_query() -> None:
     }
     queries = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     wanted = {name for query in queries for name in re.findall(r'(\w+)!?[=~]"', query)}
-    [exported] = re.findall(r"`keepclose_flow_connections_total` \| counter \| (.*?) \|", REFERENCE)
-    assert wanted <= set(re.findall(r"`(\w+)`", exported))
+    exporters = re.findall(r"`keepclose_flow_connections_total` \| counter \| (.*?) \|", REFERENCE)
+    assert len(exporters) == 2
+    for exported in exporters:
+        assert wanted <= set(re.findall(r"`(\w+)`", exported))
     assert wanted == {"client_zone", "endpoint_zone"}
+
+
+def test_the_scrape_configuration_finds_the_agents() -> None:
+    """The job selects the pods of the DaemonSet at their port, and keeps the labels of flows."""
+    job = load_scrape_jobs()["keepclose-flows"]
+    assert job["honor_labels"] is True
+    [discovery] = job["kubernetes_sd_configs"]
+    assert discovery == {"role": "pod", "selectors": [{"role": "pod", "label": AGENT_LABEL}]}
+    [agents] = [
+        one
+        for one in yaml.safe_load_all((HOWTO / "flows.yaml").read_text())
+        if one["kind"] == "DaemonSet"
+    ]
+    [container] = agents["spec"]["template"]["spec"]["containers"]
+    [port] = container["ports"]
+    discovered = {
+        "__address__": f"10.0.0.7:{port['containerPort']}",
+        "__meta_kubernetes_pod_container_port_name": port["name"],
+        "__meta_kubernetes_pod_node_name": "n1",
+    }
+    assert relabel(discovered, job["relabel_configs"]) == {
+        "__address__": "10.0.0.7:10247",
+        "node": "n1",
+    }
+
+
+def test_the_page_has_every_default_address() -> None:
+    """Each program that serves metrics has a row with the port and the option of its reference."""
+    for program, option, port in (
+        ("controller", "--metrics-address", 10260),
+        ("proxy", "--metrics-bind-address", 10249),
+        ("flows agent", "--metrics-bind-address", 10247),
+    ):
+        [row] = re.findall(rf"^\| {program} \|.*$", PAGE, re.MULTILINE)
+        assert f"127.0.0.1:{port}/metrics" in row
+        assert f"`{option}`" in row
 
 
 def test_manifests_serve_metrics_where_others_can_read_them() -> None:

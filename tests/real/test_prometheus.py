@@ -21,7 +21,14 @@ from keepclose.accounting.prices import PRESETS, read_prices
 from keepclose.cli.flow_sources import load_flow_table
 from keepclose.cli.options import FlowGrouping, FlowOrder
 from keepclose.cli.render.flows_table import FlowReading, summarise
-from support.grafana import dashboard_queries, load_groups, rule_queries, write_rule_file
+from support.grafana import (
+    POD_MONITOR_LABELS,
+    dashboard_queries,
+    load_groups,
+    load_scrape_jobs,
+    rule_queries,
+    write_rule_file,
+)
 from support.real.programs import free_port, program, running, wait_until_answering
 from support.real.scraped_pages import FLOWS, Page, agent_page, proxy_page, serving_pages
 
@@ -57,18 +64,31 @@ class Server:
 
 
 @contextlib.contextmanager
-def scraping(directory: Path, pages: dict[str, Page]) -> Iterator[Server]:
-    """Run a Prometheus with our rules that scrapes these pages every second."""
+def scraping(
+    directory: Path,
+    pages: dict[str, Page],
+    *,
+    job: dict[str, Any] | None = None,
+    labels: dict[str, str] | None = None,
+) -> Iterator[Server]:
+    """Run a Prometheus with our rules that scrapes these pages every second.
+
+    `job` has what each scrape configuration has besides the page, and `labels` the target's labels
+    before relabelling.
+    """
     prometheus, port = program("prometheus"), free_port()
     with serving_pages(pages) as address:
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(write_rule_file(directory))],
             "scrape_configs": [
-                {
+                (job or {})
+                | {
                     "job_name": name,
                     "metrics_path": f"/{name}",
-                    "static_configs": [{"targets": [address], "labels": {"node": name}}],
+                    "static_configs": [
+                        {"targets": [address], "labels": {"node": name} | (labels or {})}
+                    ],
                 }
                 for name in pages
             ],
@@ -155,6 +175,32 @@ def test_shares_are_those_of_the_command_line(server: Server) -> None:
             table, read_prices(yaml.safe_load(PRESETS["aws"]), name="aws"), by=CostGrouping.SERVICE
         ).total
         assert shares[1] == pytest.approx(costs.crossing_bytes / costs.bytes, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["keepclose-flows", "PodMonitor"])
+def test_scraped_as_the_page_says_flows_keep_their_labels(tmp_path: Path, name: str) -> None:
+    """The namespace of a flow is the Service's, although the target has one and other labels."""
+    job = load_scrape_jobs()[name]
+    job.pop("kubernetes_sd_configs", None)
+    discovered = {
+        "__meta_kubernetes_pod_container_port_name": "metrics",
+        "__meta_kubernetes_pod_node_name": "n1",
+    }
+    given = POD_MONITOR_LABELS if name == "PodMonitor" else {"namespace": "kube-system"}
+    pages = {"agent": agent_page(accounts=True)}
+    with scraping(tmp_path, pages, job=job, labels=given | discovered) as found:
+        series = found.wait_for("keepclose_flow_connections_total")
+        found.wait_for("keepclose:service_cross_zone_share:ratio5m")
+        [share] = found.ask('keepclose:service_cross_zone_share:ratio5m{service="web"}')
+        table = load_flow_table(f"prometheus+{found.url}")
+    labels = [one["metric"] for one in series]
+    assert {one["node"] for one in labels} == {"n1"}
+    assert {(one["kind"], one.get("namespace")) for one in labels} == {
+        (flow[0], flow[1] or None) for flow in FLOWS
+    }
+    assert not [one for one in labels if "exported_namespace" in one]
+    assert share["metric"]["namespace"] == "shop"
+    assert {key for key, _ in table} == {FlowKey(FlowKind(flow[0]), *flow[1:]) for flow in FLOWS}
 
 
 def test_proxies_alone_give_the_share_of_connections(tmp_path: Path) -> None:

@@ -58,6 +58,40 @@ def rule_queries() -> Iterator[tuple[str, str]]:
             yield rule.get("record") or rule["alert"], rule["expr"]
 
 
+def load_scrape_jobs() -> dict[str, dict[str, Any]]:
+    """Return the scrape configurations of docs/howto/metrics.md by name, the operator's too.
+
+    The PodMonitor is what the operator makes of it, apart from how pods are found: such targets
+    have the labels POD_MONITOR_LABELS before they are relabelled.
+    """
+    page = (FOLDER.parent / "howto" / "metrics.md").read_text()
+    blocks = [
+        yaml.safe_load(block)
+        for block in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    ]
+    jobs = {job["job_name"]: job for block in blocks for job in block.get("scrape_configs", ())}
+    [monitor] = [block for block in blocks if block.get("kind") == "PodMonitor"]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    names = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
+    jobs["PodMonitor"] = {
+        "job_name": "PodMonitor",
+        "honor_labels": endpoint.get("honorLabels", False),
+        "relabel_configs": [
+            {names.get(name, name): value for name, value in rule.items()}
+            for rule in endpoint["relabelings"]
+        ],
+    }
+    return jobs
+
+
+POD_MONITOR_LABELS = {
+    "namespace": "kube-system",
+    "pod": "keepclose-flows-x",
+    "container": "flows",
+    "endpoint": "metrics",
+}
+
+
 def metric_names(query: str) -> set[str]:
     """Return the names of our metrics, recorded ones included, in a query."""
     return set(re.findall(r"\bkeepclose[_:][a-z0-9_:]+", query))
