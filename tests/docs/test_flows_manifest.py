@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,32 @@ def test_the_roles_of_readers_are_enough() -> None:
     [role] = [role for role in roles if role["kind"] == "Role"]
     [agents] = [document for document in DOCUMENTS if document["kind"] == "DaemonSet"]
     assert role["metadata"]["namespace"] == agents["metadata"]["namespace"]
+    scheduled = list(yaml.safe_load_all((HOWTO / "verify.yaml").read_text()))
+    named = {(role["kind"], role["metadata"]["name"]): role["rules"] for role in roles}
+    assert named == {
+        (one["kind"], one["metadata"]["name"]): one["rules"] for one in scheduled if "rules" in one
+    }
+    bound = {
+        (one["roleRef"]["kind"], one["roleRef"]["name"]) for one in scheduled if "roleRef" in one
+    }
+    assert bound == set(named)
+
+
+@pytest.mark.parametrize(
+    ("code", "fails"), [(0, False), (1, True), (2, True), (3, False), (4, True)]
+)
+def test_the_scheduled_job_fails_by_the_exit_code(tmp_path: Path, code: int, fails: bool) -> None:
+    """A Service that is not honoured fails the Job; a cluster without traffic does not."""
+    [job] = [
+        one["spec"]["jobTemplate"]["spec"]
+        for one in yaml.safe_load_all((HOWTO / "verify.yaml").read_text())
+        if one["kind"] == "CronJob"
+    ]
+    [container] = job["template"]["spec"]["containers"]
+    program = tmp_path / "keepclose"
+    program.write_text(f"#!/bin/sh\nexit {code}\n")
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(container["command"], env=environment, check=False)
+    assert (done.returncode != 0) is fails
+    assert job["backoffLimit"] == 0

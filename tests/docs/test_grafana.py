@@ -24,6 +24,7 @@ REFERENCE = (DOCS / "reference" / "metrics.md").read_text()
 PAGE = (DOCS / "howto" / "grafana.md").read_text()
 ALERTS = {
     "CrossZoneTrafficHigh",
+    "CrossZoneShareRose",
     "FlowsLostEvents",
     "FlowsAccountingOff",
     "HintsNotHonoured",
@@ -128,3 +129,16 @@ def test_the_page_describes_every_alert_and_panel() -> None:
         if panel["type"] == "row" and panel["title"] not in PAGE
     ]
     assert missing == []
+
+
+def test_the_page_says_which_alerts_need_the_proxy() -> None:
+    """Alerts that select series of `keepclose proxy` never fire beside kube-proxy."""
+    proxy = {
+        rule["alert"]
+        for group in load_groups()
+        for rule in group["rules"]
+        if "alert" in rule and re.search(r'keepclose_proxy_|mode!=""', rule["expr"])
+    }
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", PAGE.partition("## Alerts")[2], re.MULTILINE)
+    assert {name for name, needs in rows if needs == "`keepclose proxy`"} == proxy
+    assert {name for name, _ in rows} == ALERTS
