@@ -41,6 +41,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def test_all_pages_are_among_all_pages() -> None:
+    """A how-to that docs/README.md does not list is found by chance alone."""
+    folder = ROOT / "docs"
+    listed = {
+        (folder / target).resolve() for target in LINK.findall((folder / "README.md").read_text())
+    }
+    assert {page.name for page in (folder / "howto").glob("*.md") if page not in listed} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_puts_data_where_every_user_can_write(page: Path) -> None:
     """A directory below /tmp may have been there before, with files of another user."""
