@@ -17,6 +17,8 @@ import pytest
 from keepclose.flows.probe import (
     ADDRESS_VARIABLE,
     CONNECTIONS_VARIABLE,
+    MAX_ANSWER_CHARACTERS,
+    MAX_LOG_BYTES,
     PORT_VARIABLE,
     PROBE_LABEL,
     PROBE_SCRIPT,
@@ -31,12 +33,15 @@ from keepclose.flows.probe import (
     run_probes,
 )
 from keepclose.kube.client import Client
+from keepclose.kube.errors import ConnectionLost, Forbidden
 from keepclose.kube.requests import PODS
+from keepclose.kube.transport.transport import ApiRequest
 from keepclose.lab.kubelet.probes import LabProbe
 from keepclose.lab.pods import ContainerSpec
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
+from keepclose.testing.scripted_streams import HOST, Answer, FakeResponse, status_of
 
 TARGET = ProbeTarget(NamespacedName("shop", "web"), "http", "10.96.0.10", 80)
 ENDPOINTS = {name: ProbedEndpoint("web-1", "n1", "zone-a") for name in ("web-1", "10.0.0.1")} | {
@@ -96,6 +101,66 @@ def test_manifest_by_zone_and_node() -> None:
     (container,) = by_node["spec"]["containers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert {"name": CONNECTIONS_VARIABLE, "value": "7"} in container["env"]
+
+
+@pytest.mark.parametrize("timeout_s", [20.0, 3599.5])
+def test_pods_may_run_as_long_as_the_probe_waits(timeout_s: float) -> None:
+    """No kubelet ends a pod before the command stops waiting for it."""
+    manifest = probe_pod(
+        TARGET,
+        ProbePlace("zone-a"),
+        name="p",
+        run="r",
+        image="i",
+        connections=7,
+        timeout_s=timeout_s,
+    )
+    assert manifest["spec"]["activeDeadlineSeconds"] > timeout_s
+
+
+def test_missing_connections_are_noted() -> None:
+    """A log with fewer lines than connections is no silent loss."""
+    answers = "answer web-1\n" * 30 + "answer nothing\nfailed\n"
+    logs = [
+        ProbeLog(ProbePlace("zone-a"), "n1", answers),
+        ProbeLog(ProbePlace("zone-b"), "n3", answers + "failed\n" * 68),
+    ]
+    flows, _ = count_answers(logs, TARGET, ENDPOINTS, zones={}, connections=100)
+    assert flows.notes == ["the probe pod of zone-a logged 32 of 100 connections"]
+
+
+def test_a_full_log_is_noted() -> None:
+    """Long answers fill the log before all connections are made, and the reason is given."""
+    line = f"answer web-1{' ' * MAX_ANSWER_CHARACTERS}"[: MAX_ANSWER_CHARACTERS + 7] + "\n"
+    log = ProbeLog(ProbePlace("zone-a"), "n1", line * (MAX_LOG_BYTES // len(line)))
+    flows, _ = count_answers([log], TARGET, ENDPOINTS, zones={}, connections=10_000)
+    assert flows.notes == [
+        "the probe pod of zone-a logged 2,040 of 10,000 connections, as its log was full"
+    ]
+
+
+def test_the_script_stops_when_its_log_is_full(tmp_path: Path) -> None:
+    """The last line of the script ends within what is read of a log."""
+    netcat = tmp_path / "nc"
+    netcat.write_text(f"#!/bin/sh\nhead -c {2 * MAX_ANSWER_CHARACTERS} /dev/zero | tr '\\0' x\n")
+    netcat.chmod(0o755)
+    env = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        ADDRESS_VARIABLE: "127.0.0.1",
+        PORT_VARIABLE: "80",
+        CONNECTIONS_VARIABLE: "50",
+    }
+    shell = shutil.which("sh")
+    assert shell is not None
+    # Of the limit of a log only the last lines are left: connecting 2,000 times takes long.
+    nearly_full = MAX_LOG_BYTES - 20 * (MAX_ANSWER_CHARACTERS + 8)
+    script = PROBE_SCRIPT.replace("size=0", f"size={nearly_full}")
+    ended = subprocess.run(
+        [shell, "-c", script], env=env, capture_output=True, check=True, timeout=60
+    )
+    lines = ended.stdout.splitlines(keepends=True)
+    assert len(lines) == 19
+    assert nearly_full + len(ended.stdout) <= MAX_LOG_BYTES
 
 
 async def _serving(answer: bytes, use: Callable[[int], bytes]) -> bytes:
@@ -237,3 +302,85 @@ async def test_a_pod_that_is_deleted_by_others() -> None:
     with pytest.raises(ProbeError, match="probe pod of zone-b was deleted"):
         task.result()
     assert cluster.objects(PODS) == {}
+
+
+class _FaultyCluster(FakeCluster):
+    """Loses the connection at chosen deletes."""
+
+    def __init__(self, clock: FakeClock, *, lost: set[str]) -> None:
+        super().__init__(clock)
+        self._lost = lost
+
+    async def send(self, request: ApiRequest) -> FakeResponse:
+        """Answer one request, unless it is a delete that is to fail."""
+        if request.method == "DELETE" and request.path.rpartition("/")[2] in self._lost:
+            raise ConnectionLost(HOST, "reset by peer")
+        return await super().send(request)
+
+
+async def test_a_delete_that_fails() -> None:
+    """A lost connection at one delete skips no other pod, hides no error, and is reported."""
+    clock = FakeClock()
+    cluster = _FaultyCluster(clock, lost={"keepclose-probe-r1-0"})
+    left: list[str] = []
+    async with Client(cluster, clock=clock) as client:
+        task = asyncio.create_task(
+            run_probes(
+                client,
+                TARGET,
+                [ProbePlace("zone-a"), ProbePlace("zone-b"), ProbePlace("zone-c")],
+                run="r1",
+                image="busybox",
+                connections=5,
+                clock=clock,
+                timeout_s=20.0,
+                on_left=left.extend,
+            )
+        )
+        await clock.run_until(task.done)
+    with pytest.raises(ProbeError, match="3 of 3 probe pods did not end"):
+        task.result()
+    assert [key.name for key in cluster.objects(PODS)] == ["keepclose-probe-r1-0"]
+    assert left == ["keepclose-probe-r1-0"]
+
+
+async def test_a_create_whose_answer_is_lost() -> None:
+    """A pod that the server created without an answer is deleted, and the error is that one."""
+    clock = FakeClock()
+    cluster = FakeCluster(clock)
+    cluster.lost_answers = 1
+    async with Client(cluster, clock=clock) as client:
+        with pytest.raises(ConnectionLost):
+            await run_probes(
+                client,
+                TARGET,
+                [ProbePlace("zone-a"), ProbePlace("zone-b")],
+                run="r1",
+                image="busybox",
+                connections=5,
+                clock=clock,
+            )
+    assert cluster.objects(PODS) == {}
+    assert [request.method for request in cluster.requests] == ["POST", "DELETE"]
+
+
+async def test_a_create_that_is_forbidden() -> None:
+    """A pod that the server refused is not deleted and not reported as left behind."""
+    clock = FakeClock()
+    cluster = FakeCluster(clock)
+    cluster.answer_next(Answer(403, (msgspec.json.encode(status_of(403, "Forbidden", "no")),)))
+    left: list[str] = []
+    async with Client(cluster, clock=clock) as client:
+        with pytest.raises(Forbidden):
+            await run_probes(
+                client,
+                TARGET,
+                [ProbePlace("zone-a")],
+                run="r1",
+                image="busybox",
+                connections=5,
+                clock=clock,
+                on_left=left.extend,
+            )
+    assert [request.method for request in cluster.requests] == ["POST"]
+    assert left == []

@@ -6,16 +6,19 @@ a node chose for it, so the answer must tell: a log line has the words of the an
 endpoint is the one whose pod name or address is among them. Servers that print their host name are
 identified; of others only the number of connections is known, and that is said.
 
-Pods are deleted when their logs are read, when the time is up and when the command is stopped.
+Pods are deleted when their logs are read, when the time is up and when the command is stopped, also
+those whose creation was not answered. A pod that cannot be deleted is reported; it ends soon after
+the time that was allowed.
 It needs the rights to create, get and delete pods and to get pods/log, in the Service's namespace.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,7 +26,7 @@ import msgspec
 from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowKind, FlowTable
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.errors import ApiError, NotFound
+from keepclose.kube.errors import ApiError, Conflict, KubeError, NotFound, ServerError
 from keepclose.kube.requests import PODS
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
@@ -42,22 +45,28 @@ PROBE_CONNECT_S: Final = 3
 """For how long a connection may take, its answer included."""
 MAX_ANSWER_CHARACTERS: Final = 2048
 MAX_LOG_BYTES: Final = 4 << 20
+"""Where a probe stops: kubelets rotate logs of 10 MiB and serve the newest file only."""
 MAX_PROBES: Final = 100
 _POLL_S: Final = 0.5
-_DEADLINE_S: Final = 300
+_SPARE_S: Final = 60
+"""For how long a pod may run beyond its time, so that its kubelet never ends it before verify."""
 _ENDED: Final = ("Succeeded", "Failed")
 ANSWERED: Final = "answer"
 FAILED: Final = "failed"
+_LINE_OVERHEAD: Final = len(ANSWERED) + 2
+_FULL_LOG_BYTES: Final = MAX_LOG_BYTES - MAX_ANSWER_CHARACTERS - _LINE_OVERHEAD
 _WORD: Final = re.compile(r"[A-Za-z0-9._:-]+")
 _NOT_WORD: Final = re.compile(rb"[^A-Za-z0-9._:-]")
 
 PROBE_SCRIPT: Final = f"""\
 i=0
-while [ "$i" -lt "${CONNECTIONS_VARIABLE}" ]; do
+size=0
+while [ "$i" -lt "${CONNECTIONS_VARIABLE}" ] && [ "$size" -lt {_FULL_LOG_BYTES} ]; do
   i=$((i + 1))
   answer=$(printf 'GET / HTTP/1.0\\r\\nHost: %s\\r\\n\\r\\n' "${ADDRESS_VARIABLE}" |
     nc -w {PROBE_CONNECT_S} "${ADDRESS_VARIABLE}" "${PORT_VARIABLE}" 2>/dev/null |
     head -c {MAX_ANSWER_CHARACTERS} | tr -c 'A-Za-z0-9._:-' ' ')
+  size=$((size + ${{#answer}} + {_LINE_OVERHEAD}))
   if [ -n "$answer" ]; then echo "{ANSWERED} $answer"; else echo {FAILED}; fi
 done
 """
@@ -164,8 +173,23 @@ class _ProbePod(msgspec.Struct, frozen=True):
         return status.message or status.reason
 
 
+class _Created(NamedTuple):
+    """A pod that exists, or may exist: its creation was sent."""
+
+    place: ProbePlace
+    uid: str = ""
+    """"" until the server has answered."""
+
+
 def probe_pod(
-    target: ProbeTarget, place: ProbePlace, *, name: str, run: str, image: str, connections: int
+    target: ProbeTarget,
+    place: ProbePlace,
+    *,
+    name: str,
+    run: str,
+    image: str,
+    connections: int,
+    timeout_s: float = PROBE_TIMEOUT_S,
 ) -> JsonObject:
     """Return the manifest of a probe pod; it passes the Pod Security Standard "restricted"."""
     variables = {
@@ -188,7 +212,7 @@ def probe_pod(
         },
         "spec": {
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": _DEADLINE_S,
+            "activeDeadlineSeconds": math.ceil(timeout_s) + _SPARE_S,
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -237,21 +261,36 @@ async def run_probes(
     connections: int,
     clock: Clock,
     timeout_s: float = PROBE_TIMEOUT_S,
+    on_left: Callable[[Sequence[str]], None] | None = None,
 ) -> list[ProbeLog]:
     """Create a pod for each place, wait for their ends, and return their logs; delete all pods.
 
-    Raises ProbeError, and errors of the API.
+    `on_left` gets the names of pods that could not be deleted. Raises ProbeError, and errors of the
+    API; no failed delete hides them.
     """
-    created: dict[str, tuple[ProbePlace, str]] = {}
+    created: dict[str, _Created] = {}
     namespace = target.service.namespace
     try:
         for number, place in enumerate(places):
             name = f"keepclose-probe-{run}-{number}"
             body = probe_pod(
-                target, place, name=name, run=run, image=image, connections=connections
+                target,
+                place,
+                name=name,
+                run=run,
+                image=image,
+                connections=connections,
+                timeout_s=timeout_s,
             )
-            pod = await client.create(PODS, body, namespace=namespace)
-            created[name] = place, pod.metadata.uid
+            # NB: before the answer, because a server may create a pod and the answer get lost.
+            created[name] = _Created(place)
+            try:
+                pod = await client.create(PODS, body, namespace=namespace)
+            except ApiError as error:
+                if not isinstance(error, ServerError):
+                    del created[name]
+                raise
+            created[name] = _Created(place, pod.metadata.uid)
         pods = await _until_ended(client, namespace, created, clock=clock, timeout_s=timeout_s)
         logs = []
         for name, ended in pods.items():
@@ -261,17 +300,19 @@ async def run_probes(
                 query=(("container", PROBE_CONTAINER), ("limitBytes", str(MAX_LOG_BYTES))),
             )
             logs.append(
-                ProbeLog(created[name][0], ended.spec.node_name, text.decode(errors="replace"))
+                ProbeLog(created[name].place, ended.spec.node_name, text.decode(errors="replace"))
             )
         return logs
     finally:
-        await _delete_all(client, namespace, created)
+        left = await _delete_all(client, namespace, created)
+        if left and on_left is not None:
+            on_left(left)
 
 
 async def _until_ended(
     client: Client,
     namespace: str,
-    created: Mapping[str, tuple[ProbePlace, str]],
+    created: Mapping[str, _Created],
     *,
     clock: Clock,
     timeout_s: float,
@@ -305,7 +346,7 @@ async def _until_ended(
             why = f" ({pod.obstacle})" if pod.obstacle else ""
             raise ProbeError(
                 f"{len(waiting)} of {len(created)} probe pods did not end within {timeout_s:g} s: "
-                f"that of {created[name][0]} is {phase}{why}",
+                f"that of {created[name].place} is {phase}{why}",
                 "see that pods with this image can run there (--probe-image), or allow more time "
                 "(--probe-timeout); the pods were deleted",
             )
@@ -313,12 +354,22 @@ async def _until_ended(
 
 
 async def _delete_all(
-    client: Client, namespace: str, created: Mapping[str, tuple[ProbePlace, str]]
-) -> None:
-    for name, (_, uid) in created.items():
-        # A pod that cannot be deleted ends by its deadline; the others must go nevertheless.
-        with suppress(ApiError):
+    client: Client, namespace: str, created: Mapping[str, _Created]
+) -> list[str]:
+    """Delete all pods at once, whatever happens to single ones; return those that may be left."""
+
+    async def delete(name: str, uid: str) -> bool:
+        try:
             await client.delete(PODS, name, namespace=namespace, uid=uid, grace_period=0)
+        except (NotFound, Conflict):
+            # It is gone, or its name is that of another pod now.
+            return True
+        except (KubeError, TimeoutError, OSError):
+            return False
+        return True
+
+    deleted = await asyncio.gather(*(delete(name, pod.uid) for name, pod in created.items()))
+    return [name for name, is_gone in zip(created, deleted, strict=True) if not is_gone]
 
 
 def count_answers(
@@ -327,17 +378,20 @@ def count_answers(
     endpoints: Mapping[str, ProbedEndpoint],
     *,
     zones: Mapping[str, str],
+    connections: int = 0,
 ) -> tuple[FlowTable, int]:
     """Return the connections as flows, and how many were answered by an unknown endpoint.
 
     `endpoints` has each endpoint by the names and addresses that identify it, `zones` the zone of
-    each node. An answer that names several endpoints, or none, identifies none.
+    each node. An answer that names several endpoints, or none, identifies none. A pod that logged
+    fewer than `connections` is noted, as one whose log was full.
     """
     flows = FlowTable(has_bytes=False)
     unknown = 0
     for log in logs:
         zone = zones.get(log.node) or log.place.zone or NO_ZONE
         answers: Counter[ProbedEndpoint | None] = Counter()
+        unknown_before = unknown
         for line in log.text.splitlines():
             kind, _, words = line.strip().partition(" ")
             if kind == FAILED:
@@ -348,6 +402,13 @@ def count_answers(
                     answers[named.pop()] += 1
                 else:
                     unknown += 1
+        logged = answers.total() + unknown - unknown_before
+        if logged < connections:
+            why = ", as its log was full" if len(log.text) >= _FULL_LOG_BYTES else ""
+            flows.notes.append(
+                f"the probe pod of {log.place} logged {logged:,} of {connections:,} connections"
+                f"{why}"
+            )
         for endpoint, count in answers.items():
             key = FlowKey(
                 FlowKind.SERVICE,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from keepclose.model.meta import NamespacedName
 
 MOST_PROBE_CONNECTIONS: Final = 10_000
+MOST_PROBE_SECONDS: Final = 3600
 
 
 class ClusterSource(NamedTuple):
@@ -117,7 +118,10 @@ def verify(
         str, typer.Option(metavar="IMAGE", help="An image with sh, nc, head and tr.")
     ] = "busybox",
     probe_timeout: Annotated[
-        int, typer.Option(min=1, metavar="SECONDS", help="How long probe pods may take.")
+        int,
+        typer.Option(
+            min=1, max=MOST_PROBE_SECONDS, metavar="SECONDS", help="How long probe pods may take."
+        ),
     ] = 60,
     yes: Annotated[
         bool, typer.Option("--yes", help="Let --probe create pods in a cluster that is no lab.")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import secrets
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from keepclose.cli.exit import ExitCode, fail
+from keepclose.cli.render.output import say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keepclose.accounting.flow_table import FlowTable
     from keepclose.advise.inventory import Inventory
     from keepclose.flows.probe import ProbedEndpoint, ProbeLog, ProbePlace, ProbeTarget
@@ -39,8 +43,11 @@ def probe_service(
             f"{connection.server.url} and deletes them again",
             "add --yes to let it",
         )
+    begin = time.time()
     logs = _run(connection, target, places, options)
-    return _count(logs, target, inventory, service)
+    table = _count(logs, target, inventory, service, connections=options.connections)
+    table.start, table.end = begin, time.time()
+    return table
 
 
 def _find_target(service: Service, wanted: str) -> ProbeTarget:
@@ -98,10 +105,19 @@ def _run(
 ) -> list[ProbeLog]:
     import asyncio
 
-    from keepclose.flows.probe import ProbeError, run_probes
+    from keepclose.flows.probe import PROBE_LABEL, ProbeError, run_probes
     from keepclose.kube.clock import SystemClock
     from keepclose.kube.connection import connect
     from keepclose.kube.errors import ApiError, Forbidden, KubeError, Unauthorized
+
+    run_id = secrets.token_hex(4)
+
+    def report_left(names: Sequence[str]) -> None:
+        say(
+            f"warning: {len(names)} probe pods may be left behind, and end by themselves; delete "
+            f"them: kubectl delete pods -n {target.service.namespace} -l {PROBE_LABEL}={run_id}",
+            err=True,
+        )
 
     async def run() -> list[ProbeLog]:
         clock = SystemClock()
@@ -110,11 +126,12 @@ def _run(
                 client,
                 target,
                 places,
-                run=secrets.token_hex(4),
+                run=run_id,
                 image=options.image,
                 connections=options.connections,
                 clock=clock,
                 timeout_s=options.timeout_s,
+                on_left=report_left,
             )
 
     try:
@@ -139,12 +156,19 @@ def _run(
 
 
 def _count(
-    logs: list[ProbeLog], target: ProbeTarget, inventory: Inventory, service: Service
+    logs: list[ProbeLog],
+    target: ProbeTarget,
+    inventory: Inventory,
+    service: Service,
+    *,
+    connections: int,
 ) -> FlowTable:
     from keepclose.flows.probe import count_answers
 
     zones = {node.name: node.zone for node in inventory.nodes}
-    table, unknown = count_answers(logs, target, _name_endpoints(inventory, service), zones=zones)
+    table, unknown = count_answers(
+        logs, target, _name_endpoints(inventory, service), zones=zones, connections=connections
+    )
     if not table.rows and not unknown:
         fail("the probe pods logged nothing", "look at --probe-image", code=ExitCode.NOTHING)
     if unknown:
