@@ -15,7 +15,6 @@ from keepclose.model.service.types import ServicePort
 from keepclose.model.well_known import (
     PROXY_NAME_LABEL,
     TOPOLOGY_MODE_ANNOTATION,
-    TRIGGER_TIME_ANNOTATION,
 )
 from keepclose.slices.settings import PlannerSettings
 from support.builders import endpoint_slice, node, pod, service
@@ -282,23 +281,6 @@ def test_unknown_clients() -> None:
     assert verified.verdict is TrafficVerdict.HONOURED
 
 
-def test_changed_within_period() -> None:
-    """Slices that changed after the first flow explain a mixture of before and after."""
-    slices = tuple(
-        replace(
-            each,
-            metadata=replace(
-                each.metadata, annotations={TRIGGER_TIME_ANNOTATION: "2026-01-01T00:05:00Z"}
-            ),
-        )
-        for each in planned_slices()
-    )
-    flows = spread(table=FlowTable(start=1767225600.0, end=1767226200.0))
-    verified = verify(flows, slices=slices)
-    assert _first(verified) is CauseCode.CHANGED_WITHIN_PERIOD
-    assert "changed 300 s after the first flow" in verified.causes[0].message
-
-
 def test_another_proxy_serves() -> None:
     """A Service of another proxy is not expected to follow hints."""
     web = replace(WEB, metadata=replace(WEB.metadata, labels={PROXY_NAME_LABEL: "mesh"}))
@@ -319,6 +301,21 @@ def test_proxy_behind() -> None:
     verified = verify(spread(), slices=slices, acknowledgements=acknowledged)
     assert _first(verified) is CauseCode.PROXY_BEHIND
     assert verified.causes[0].subject == "Node n2"
+    assert verified.causes[0].fix == (
+        "kubectl get configmap -n kube-system keepclose-ack-n2 -o yaml"
+    )
+
+
+def test_proxies_acknowledge_hints_only() -> None:
+    """Slices without hints are acknowledged by no proxy, and none is behind because of them."""
+    slices = tuple(
+        replace(each, metadata=replace(each.metadata, resource_version="70"))
+        for each in without_hints(planned_slices())
+    )
+    acknowledged = (NodeAcknowledgement("n1", 60, honors=HONORS),)
+    flows = flows_of({("zone-a", "zone-b"): 600})
+    verified = verify(flows, slices=slices, acknowledgements=acknowledged)
+    assert CauseCode.PROXY_BEHIND not in _codes(verified)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from keepclose.accounting.flow_table import (
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.observed_traffic import ShareRange, find_differences
 from keepclose.advise.verification import TrafficVerdict, verify_services
-from keepclose.advise.verification_causes import CauseCode
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
@@ -48,7 +47,6 @@ from support.observed import (
     planned_slices,
     spread,
     verify,
-    without_hints,
 )
 
 ALL_GATES = PlannerSettings(gates=FeatureGates().with_gates(Gate.PREFER_LOCAL_TRAFFIC_POLICY))
@@ -151,9 +149,9 @@ def test_no_traffic() -> None:
     assert (verified.verdict, verified.in_zone) == (TrafficVerdict.NO_TRAFFIC, None)
 
 
-def test_nothing_asked() -> None:
-    """A Service that asks for nothing is not judged, wherever its traffic goes."""
-    assert verify(in_zone(), web=service()).verdict is TrafficVerdict.NOTHING_ASKED
+def test_no_preference() -> None:
+    """A Service without any preference is not judged, wherever its traffic goes."""
+    assert verify(in_zone(), web=service()).verdict is TrafficVerdict.NO_PREFERENCE
 
 
 def test_hints_by_hand() -> None:
@@ -301,7 +299,7 @@ def test_every_cluster_has_a_verdict(
 @given(seed=st.integers(0, 10_000))
 def test_false_alarms_are_rare(seed: int) -> None:
     """No seed of a random draw makes a healthy cluster look faulty."""
-    slices = without_hints(planned_slices(service()))
-    flows = _drawn(service(), slices, seed=seed)
-    verified = verify(flows, web=service(), slices=slices)
-    assert CauseCode.UNEXPLAINED not in [cause.code for cause in verified.causes]
+    pods = PODS[:4]
+    flows = _drawn(WEB, planned_slices(pods=pods), pods=pods, seed=seed)
+    verified = verify(flows, pods=pods)
+    assert (verified.verdict, verified.causes) == (TrafficVerdict.HONOURED, ())

@@ -14,6 +14,11 @@ from typer.testing import CliRunner, Result
 from keepclose.accounting.flow_files import write_csv, write_json_lines
 from keepclose.accounting.flow_table import FlowTable
 from keepclose.cli.main import app
+from keepclose.cli.verify.command import list_written
+from keepclose.kube.client import Client
+from keepclose.kube.requests import SERVICES
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
 from support.observed import ZONES, flows_of, in_zone, spread
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -95,6 +100,68 @@ def test_all_services() -> None:
     assert "✗ shop/admin http " in result.stdout
     assert "too few connections to say" in result.stdout
     assert "5 endpoints on 3 zones cannot keep every zone within 20% of its share" in result.stdout
+
+
+def test_changed_within_the_period(tmp_path: Path) -> None:
+    """Flows from before a change exit with 3, with the command that judges new connections."""
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(
+        CLUSTER.read_text().replace(
+            "{name: web, namespace: shop}",
+            "{name: web, namespace: shop, creationTimestamp: 2026-01-01T00:05:00Z}",
+        )
+    )
+    rows = {(zone, "zone-a"): 400 for zone in ZONES} | {(zone, "zone-b"): 200 for zone in ZONES}
+    flows = flows_of(rows, table=FlowTable(start=1767225600.0, end=1767226200.0))
+    arguments = ("-f", str(cluster), "--flows", written(tmp_path, flows))
+    for result in (run("shop/web", *arguments), run(*arguments)):
+        assert result.exit_code == 3, result.output
+        assert "· shop/web http" in result.stdout
+        assert "changed within the period" in result.stdout
+        assert "changed 300 s ago; flows are from before and after" in result.stdout
+        assert "fix   keepclose verify shop/web --observe 60s" in result.stdout
+        assert "✗" not in result.stdout
+
+
+def test_no_service_sets_the_field(tmp_path: Path) -> None:
+    """Where no Service has a preference, the output says so and how to set one."""
+    cluster = tmp_path / "cluster.yaml"
+    kept = [line for line in CLUSTER.read_text().splitlines() if "trafficDistribution" not in line]
+    cluster.write_text("\n".join(line for line in kept if "topology-mode" not in line))
+    arguments = ("-f", str(cluster), "--flows", written(tmp_path, spread()))
+    result = run(*arguments, "-n", "shop")
+    assert result.exit_code == 3, result.output
+    patch = '{"spec":{"trafficDistribution":"PreferSameZone"}}'
+    assert result.stdout.splitlines() == [
+        "no Service sets trafficDistribution, so there is nothing to verify",
+        f"fix   kubectl patch service -n shop web -p '{patch}'",
+    ]
+    result = run("shop/web", *arguments)
+    assert result.exit_code == 3
+    assert "· shop/web http  no trafficDistribution  no preference" in result.stdout
+    assert "✗" not in result.stdout
+    assert "why" not in result.stdout
+
+
+async def test_times_of_writes() -> None:
+    """The newest write of a Service counts, without those of its status."""
+    clock = FakeClock()
+    cluster = FakeCluster(clock)
+    entries = [
+        {"manager": "kubectl", "time": "2026-01-01T00:05:00Z"},
+        {"manager": "helm", "time": "2026-01-01T00:01:00Z"},
+        {"manager": "lb", "time": "2026-01-01T00:09:00Z", "subresource": "status"},
+        {"manager": "old"},
+    ]
+    for name, fields in (("web", entries), ("api", None), ("odd", "x")):
+        metadata = {"name": name, "namespace": "shop", "uid": f"uid-{name}"}
+        cluster.put(SERVICES, {"metadata": {**metadata, "managedFields": fields}})
+    cluster.put(SERVICES, {"metadata": {"name": "bad", "namespace": "shop"}, "spec": {"ports": 7}})
+    writes: dict[str, str] = {}
+    async with Client(cluster, clock=clock) as client:
+        services = await list_written(client, SERVICES, writes)
+    assert [service.metadata.name for service in services] == ["api", "odd", "web"]
+    assert writes == {"uid-web": "2026-01-01T00:05:00Z"}
 
 
 def test_narrow_screen() -> None:

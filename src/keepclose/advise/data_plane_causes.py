@@ -7,7 +7,6 @@ should not have been used, then what the shares look like.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from math import exp
 from shlex import quote
 from typing import Final, NamedTuple
@@ -20,16 +19,27 @@ from keepclose.advise.observed_traffic import (
     ShareRanges,
     find_differences,
 )
-from keepclose.advise.verification_causes import Cause, CauseCode, PortFacts, name_some
-from keepclose.model.acknowledgements import HintLevel, parse_resource_version
-from keepclose.model.well_known import PROXY_NAME_LABEL, TRIGGER_TIME_ANNOTATION
+from keepclose.advise.verification_causes import (
+    Cause,
+    CauseCode,
+    PortFacts,
+    explain_change,
+    name_some,
+)
+from keepclose.model.acknowledgements import (
+    ACKNOWLEDGEMENT_NAMESPACE,
+    HintLevel,
+    acknowledgement_name,
+    parse_resource_version,
+)
+from keepclose.model.well_known import PROXY_NAME_LABEL
 from keepclose.routing.service_ports import DEFAULT_AFFINITY_SECONDS
 
 BUSY_SHARE: Final = 0.9
-"""The part of stray connections from which on one client explains them."""
+"""The part of unexpected connections from which on one client explains them."""
 
 
-class StrayZone(NamedTuple):
+class UnexpectedZone(NamedTuple):
     """A client zone whose connections are not as expected, and its nodes that are not."""
 
     zone: str
@@ -39,16 +49,21 @@ class StrayZone(NamedTuple):
     nodes: tuple[str, ...]
 
 
-def explain_data_plane(facts: PortFacts, strays: Iterable[StrayZone]) -> list[Cause]:
-    """Return why nodes route otherwise than they should; never empty if zones are given."""
-    zones = list(strays)
+def explain_data_plane(facts: PortFacts, unexpected: Iterable[UnexpectedZone]) -> list[Cause]:
+    """Return why nodes route otherwise than they should; never empty if zones are given.
+
+    Flows from before a change of the objects show nothing: then only what proxies say counts.
+    """
+    zones = list(unexpected)
     if not zones:
         return []
+    if facts.is_mixed:
+        return [*_refused(facts), explain_change(facts)]
     causes = [
         *_served_elsewhere(facts),
-        *_acknowledged(facts),
+        *_refused(facts),
+        *_behind(facts),
         *explain_endpoints(facts),
-        *_changed(facts),
         *_some_nodes(facts, zones),
         *_busy_client(zones),
         *_affinity(facts),
@@ -68,8 +83,12 @@ def explain_data_plane(facts: PortFacts, strays: Iterable[StrayZone]) -> list[Ca
 
 
 def explain_endpoints(facts: PortFacts) -> list[Cause]:
-    """Return endpoints that get traffic and should not, and those that should and get none."""
-    return [*_stale(facts), *_unused(facts)]
+    """Return endpoints that get traffic and should not, and those that should and get none.
+
+    Where pods changed while flows were counted, both are what a rollout looks like.
+    """
+    causes = [*_stale(facts), *_unused(facts)]
+    return [explain_change(facts)] if causes and facts.is_mixed else causes
 
 
 def _served_elsewhere(facts: PortFacts) -> Iterator[Cause]:
@@ -83,21 +102,13 @@ def _served_elsewhere(facts: PortFacts) -> Iterator[Cause]:
         )
 
 
-def _acknowledged(facts: PortFacts) -> Iterator[Cause]:
-    """Yield what the proxies themselves say: which hints they follow and how far they are."""
+def _refused(facts: PortFacts) -> Iterator[Cause]:
+    """Yield the proxies that say that they do not follow hints."""
     key = facts.service.key
-    versions = [
-        parse_resource_version(each.metadata.resource_version) or 0 for each in facts.slices
-    ]
     refusing = {
         each.node: each.exceptions[key] for each in facts.acknowledgements if key in each.exceptions
     }
-    deaf = [each.node for each in facts.acknowledgements if HintLevel.ZONES not in each.honors]
-    late = [
-        each.node
-        for each in facts.acknowledgements
-        if 0 < each.version < max(versions, default=0) and each.node not in refusing
-    ]
+    without = [each.node for each in facts.acknowledgements if HintLevel.ZONES not in each.honors]
     if refusing:
         node, why = min(refusing.items())
         yield Cause(
@@ -106,20 +117,40 @@ def _acknowledged(facts: PortFacts) -> Iterator[Cause]:
             f"({why})",
             subject=f"Node {node}",
         )
-    if deaf:
+    if without:
         yield Cause(
             CauseCode.PROXY_REFUSES_HINTS,
-            f"the proxies of {name_some(sorted(deaf))} say that they follow no zone hints",
-            subject=f"Node {min(deaf)}",
+            f"the proxies of {name_some(sorted(without))} say that they follow no zone hints",
+            subject=f"Node {min(without)}",
             fix="turn on their feature gate ServiceTrafficDistribution",
         )
+
+
+def _behind(facts: PortFacts) -> Iterator[Cause]:
+    """Yield the proxies that have not acknowledged the newest slice.
+
+    NB: proxies acknowledge slices with hints only.
+    """
+    newest = max(
+        (
+            parse_resource_version(each.metadata.resource_version) or 0
+            for each in facts.slices
+            if any(endpoint.hints is not None for endpoint in each.endpoints)
+        ),
+        default=0,
+    )
+    late = [
+        each.node
+        for each in facts.acknowledgements
+        if 0 < each.version < newest and facts.service.key not in each.exceptions
+    ]
     if late:
         yield Cause(
             CauseCode.PROXY_BEHIND,
             f"the proxies of {name_some(sorted(late))} have not programmed the newest slices of "
             "the Service",
             subject=f"Node {min(late)}",
-            fix=_look_at_proxy(min(late)),
+            fix=_look_at_proxy(facts, min(late)),
         )
 
 
@@ -131,9 +162,10 @@ def _stale(facts: PortFacts) -> Iterator[Cause]:
         yield Cause(
             CauseCode.STALE_ENDPOINTS,
             f"{part:,} connections went to pods that are in no slice of the Service "
-            f"({name_some(gone)}): nodes still route to endpoints that were removed",
+            f"({name_some(gone)}): nodes still route to endpoints that were removed"
+            f"{_or_later(facts, 'the endpoints were removed after the first flow')}",
             subject=f"Service {facts.service.key}",
-            fix="look at the proxies of the nodes: they lag behind the slices",
+            fix=_look_at_proxies(facts),
         )
         return
     empty = sorted(
@@ -146,9 +178,11 @@ def _stale(facts: PortFacts) -> Iterator[Cause]:
     if empty and not facts.seen.endpoints:
         yield Cause(
             CauseCode.STALE_ENDPOINTS,
-            f"connections went to {', '.join(empty)}, where the Service has no endpoint (any more)",
+            f"connections went to {', '.join(empty)}, where the Service has no endpoint: nodes "
+            "still route to endpoints that were removed"
+            f"{_or_later(facts, 'the endpoints were removed after the first flow')}",
             subject=f"Service {facts.service.key}",
-            fix="look at the proxies of the nodes: they lag behind the slices",
+            fix=_look_at_proxies(facts),
         )
 
 
@@ -182,45 +216,26 @@ def _unused(facts: PortFacts) -> Iterator[Cause]:
         yield Cause(
             CauseCode.UNUSED_ENDPOINTS,
             f"{name_some(unused)} got no connection although ready: nodes do not know these "
-            "endpoints yet, or their connections do not arrive",
+            f"endpoints yet, or their connections do not arrive"
+            f"{_or_later(facts, 'the endpoints are newer than the flows')}",
             subject=f"Pod {facts.service.metadata.namespace}/{unused[0]}",
-            fix="look at the proxies of the nodes: they lag behind the slices",
+            fix=_look_at_proxies(facts),
         )
 
 
-def _changed(facts: PortFacts) -> Iterator[Cause]:
-    times = [
-        (_seconds(text), each.metadata.name)
-        for each in facts.slices
-        for text in (
-            each.metadata.annotations.get(TRIGGER_TIME_ANNOTATION),
-            each.metadata.creation_timestamp,
-        )
-    ]
-    at, name = max(times, default=(0.0, ""))
-    if facts.start and at > facts.start:
-        yield Cause(
-            CauseCode.CHANGED_WITHIN_PERIOD,
-            f"EndpointSlice {name} changed {at - facts.start:.0f} s after the first flow, so "
-            "flows of before and after are mixed",
-            subject=f"Service {facts.service.key}",
-            fix="observe new connections only: keepclose verify --observe 60s",
-        )
-
-
-def _some_nodes(facts: PortFacts, zones: list[StrayZone]) -> Iterator[Cause]:
-    stray = sorted({node for zone in zones for node in zone.nodes})
+def _some_nodes(facts: PortFacts, zones: list[UnexpectedZone]) -> Iterator[Cause]:
+    unexpected = sorted({node for zone in zones for node in zone.nodes})
     judged = {node for zone in facts.seen.zones.values() for node in zone.nodes}
-    if stray and len(stray) < len(judged):
+    if unexpected and len(unexpected) < len(judged):
         yield Cause(
             CauseCode.SOME_NODES_DIFFER,
-            f"only {name_some(stray)} of {len(judged)} nodes with clients differ",
-            subject=f"Node {stray[0]}",
-            fix=_look_at_proxy(stray[0]),
+            f"only {name_some(unexpected)} of {len(judged)} nodes with clients differ",
+            subject=f"Node {unexpected[0]}",
+            fix=_look_at_proxy(facts, unexpected[0]),
         )
 
 
-def _busy_client(zones: list[StrayZone]) -> Iterator[Cause]:
+def _busy_client(zones: list[UnexpectedZone]) -> Iterator[Cause]:
     strays: dict[str, int] = {}
     own: dict[str, int] = {}
     for zone in zones:
@@ -266,7 +281,7 @@ def _affinity(facts: PortFacts) -> Iterator[Cause]:
     )
 
 
-def _spread(facts: PortFacts, zones: list[StrayZone]) -> Iterator[Cause]:
+def _spread(facts: PortFacts, zones: list[UnexpectedZone]) -> Iterator[Cause]:
     spread = facts.now.spread
     fitting = [
         zone
@@ -284,19 +299,30 @@ def _spread(facts: PortFacts, zones: list[StrayZone]) -> Iterator[Cause]:
     yield Cause(
         CauseCode.HINTS_NOT_FOLLOWED,
         f"traffic from {which} is spread over all {len(facts.now.ready)} ready endpoints ({shown}) "
-        "although their hints can be followed: the data plane ignores hints",
+        "although their hints can be followed: the data plane ignores hints"
+        f"{_or_later(facts, 'the hints are newer than the flows')}",
         subject=f"Service {facts.service.key}",
-        fix="use a proxy that follows hints: kube-proxy 1.33 or later, or keepclose proxy",
+        fix="use a proxy that follows hints: kube-proxy 1.33 or later, or keepclose proxy"
+        f"{_or_observe(facts)}",
     )
 
 
-def _look_at_proxy(node: str) -> str:
+def _look_at_proxy(facts: PortFacts, node: str) -> str:
+    if any(each.node == node for each in facts.acknowledgements):
+        name = quote(acknowledgement_name(node))
+        return f"kubectl get configmap -n {ACKNOWLEDGEMENT_NAMESPACE} {name} -o yaml"
     selector = f"spec.nodeName={quote(node)}"
     return f"kubectl get pods -n kube-system -l k8s-app=kube-proxy --field-selector {selector}"
 
 
-def _seconds(text: str | None) -> float:
-    try:
-        return datetime.fromisoformat(text or "").timestamp()
-    except (ValueError, OverflowError):
-        return 0.0
+def _look_at_proxies(facts: PortFacts) -> str:
+    return f"look at the proxies of the nodes: they lag behind the slices{_or_observe(facts)}"
+
+
+def _or_later(facts: PortFacts, what: str) -> str:
+    """Return the doubt of flows whose time relative to the objects is not known."""
+    return "" if facts.is_settled else f", or {what}"
+
+
+def _or_observe(facts: PortFacts) -> str:
+    return "" if facts.is_settled else f"; to be sure, judge new connections: {facts.observe}"

@@ -15,9 +15,17 @@ from msgspec.structs import replace
 from keepclose.advise.advice import RoutedTraffic, find_changes, measure_traffic
 from keepclose.advise.inventory import Inventory, adopt, pods_in_slices
 from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.gates import Gate
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
-from keepclose.model.well_known import MANAGED_BY_LABEL, MIRRORING_CONTROLLER, PROXY_NAME_LABEL
+from keepclose.model.well_known import (
+    MANAGED_BY_LABEL,
+    MIRRORING_CONTROLLER,
+    PROXY_NAME_LABEL,
+    SUBSETTING_ANNOTATION,
+    TOPOLOGY_HINTS_ANNOTATION,
+    TOPOLOGY_MODE_ANNOTATION,
+)
 from keepclose.model.workload import Pod
 from keepclose.routing.port_endpoints import (
     NodeView,
@@ -25,7 +33,7 @@ from keepclose.routing.port_endpoints import (
     collect_endpoints,
     labels_by_node,
 )
-from keepclose.routing.reasons import Reason, ReasonCode, TopologyEvent
+from keepclose.routing.reasons import NO_EFFECT_CODES, Reason, ReasonCode, TopologyEvent
 from keepclose.routing.selection import Selection, select
 from keepclose.routing.service_ports import RoutedPort, routed_ports
 from keepclose.routing.strategy import Strategy, choose_strategy
@@ -36,6 +44,7 @@ from keepclose.slices.slice_metadata import address_types
 
 DUMP_COMMAND = "kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml"
 """The command that dumps all objects that a resolution needs."""
+_OVERRIDES = (SUBSETTING_ANNOTATION, TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION)
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -197,6 +206,39 @@ def plan_slices(
         conditions=plan.conditions,
         errors=plan.errors,
     )
+
+
+def plan_as_asked(
+    planned: ResolvedService,
+    inventory: Inventory,
+    cluster: ClusterNodes,
+    settings: PlannerSettings,
+) -> tuple[ResolvedService, PlannerSettings]:
+    """Return the plan as if every field and annotation of the Service had an effect."""
+    reasons = ignored_reasons(planned)
+    if not reasons:
+        return planned, settings
+    subjects = {reason.subject for reason in reasons}
+    gates = settings.gates
+    for gate in Gate:
+        if f"FeatureGate {gate}" in subjects:
+            gates = gates.with_gates(gate)
+    changed, service = replace(settings, gates=gates), planned.service
+    if any(reason.code is ReasonCode.OVERRIDDEN for reason in reasons):
+        kept = {
+            key: text for key, text in service.metadata.annotations.items() if key not in _OVERRIDES
+        }
+        service = replace(
+            service,
+            metadata=replace(service.metadata, annotations=kept),
+            spec=replace(service.spec, topology_keys=()),
+        )
+    return plan_slices(service, inventory, cluster, changed), changed
+
+
+def ignored_reasons(planned: ResolvedService) -> list[Reason]:
+    """Return why fields or annotations of the Service have no effect."""
+    return [reason for reason in planned.strategy.reasons if reason.code in NO_EFFECT_CODES]
 
 
 def _pods_missing(service: Service, inventory: Inventory, count: int) -> Reason:

@@ -4,7 +4,8 @@ Expected shares come from the decision core for the cluster as it is: the slices
 slices that a controller would write, and those that would exist if every field of the Service had
 an effect. Traffic that fits the first and not the others is the controller's; traffic that does not
 fit the first is the data plane's. Shares are judged by exact binomial tails, with a tolerance,
-because endpoints change while flows are counted.
+because endpoints change while flows are counted. Flows from before a change of the objects judge
+nothing that the objects themselves do not show.
 
 The verdict is total: every cluster and every table of flows has one, and none is an error.
 """
@@ -12,7 +13,7 @@ The verdict is total: every cluster and every table of flows has one, and none i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 
 from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowTable, is_zone
 from keepclose.advise.data_plane_causes import (
-    StrayZone,
+    UnexpectedZone,
     explain_data_plane,
     explain_endpoints,
 )
@@ -37,37 +38,39 @@ from keepclose.advise.observed_traffic import (
     find_differences,
     observe_port,
 )
-from keepclose.advise.resolution import ResolvedService, advise_changes, plan_slices
+from keepclose.advise.resolution import (
+    advise_changes,
+    ignored_reasons,
+    plan_as_asked,
+    plan_slices,
+)
 from keepclose.advise.verification_causes import (
     Cause,
+    CauseCode,
     PortFacts,
     explain_bytes,
+    explain_change,
     explain_clients,
     explain_control_plane,
     explain_failures,
+    explain_unrouted,
+    find_last_change,
     unready_endpoints,
     zoneless_nodes,
 )
 from keepclose.model.acknowledgements import NodeAcknowledgement
-from keepclose.model.gates import Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import ServicePort
-from keepclose.model.well_known import (
-    SUBSETTING_ANNOTATION,
-    TOPOLOGY_HINTS_ANNOTATION,
-    TOPOLOGY_MODE_ANNOTATION,
-)
 from keepclose.routing.port_endpoints import NodeView, labels_by_node
-from keepclose.routing.reasons import NO_EFFECT_CODES, Reason, ReasonCode
+from keepclose.routing.reasons import NO_EFFECT_CODES, ReasonCode
 from keepclose.routing.service_ports import TrafficPolicy
 from keepclose.routing.strategy import HINTING_STRATEGIES, StrategyName
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 JUDGED_CONNECTIONS: Final = 50
 """Fewer connections from a zone say nothing about shares."""
-STRAY_BYTES: Final = 0.1
+UNEXPECTED_BYTES: Final = 0.1
 """By how much the share of bytes of a zone may exceed that of connections."""
-_OVERRIDES: Final = (SUBSETTING_ANNOTATION, TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION)
 
 
 class TrafficVerdict(StrEnum):
@@ -77,9 +80,12 @@ class TrafficVerdict(StrEnum):
     NOT_HONOURED = "not honoured"
     TOO_FEW = "too few connections to say"
     NO_TRAFFIC = "no traffic"
-    NOTHING_ASKED = "nothing asked"
+    CHANGED = "changed within the period"
+    """The objects changed while flows were counted, and the flows do not fit them as they are."""
+    NO_PREFERENCE = "no preference"
+    """Nothing asks for some endpoints rather than others."""
     NOT_JUDGED = "not judged"
-    """Of clients that are in no zone of the cluster; never of a whole port."""
+    """Of clients that are in no zone of the cluster, or without a preference; never of a port."""
 
 
 class VerifiedRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -119,7 +125,7 @@ class _Judged(NamedTuple):
     """A row with what its causes are found in."""
 
     row: VerifiedRow
-    stray: StrayZone | None = None
+    unexpected: UnexpectedZone | None = None
     is_of_controller: bool = False
     causes: tuple[Cause, ...] = ()
 
@@ -131,8 +137,7 @@ class _Expectations(NamedTuple):
     asked: PortExpectation
     names: dict[str, list[str]]
     """The nodes by zone."""
-    is_asked: bool
-    min_connections: int
+    has_preference: bool
     has_bytes: bool
 
 
@@ -145,10 +150,12 @@ def verify_services(
     acknowledgements: Iterable[NodeAcknowledgement] = (),
     min_connections: int = JUDGED_CONNECTIONS,
     tolerance: float = TOLERANCE,
+    writes: Mapping[str, str] | None = None,
 ) -> tuple[VerifiedPort, ...]:
     """Return the verdict on every port of every Service, or of one of them.
 
-    Services must have been admitted. A Service that does not exist gives ().
+    Services must have been admitted. A Service that does not exist gives (). `writes` has the time
+    of the last write of Services and slices by uid, as their managedFields say.
     """
     cluster = ClusterNodes.of(inventory.nodes)
     labels = labels_by_node(inventory.nodes)
@@ -163,17 +170,18 @@ def verify_services(
         if service not in (None, each.key) or each.spec.type == "ExternalName":
             continue
         planned = plan_slices(each, inventory, cluster, settings)
-        if _ignored_reasons(planned):
+        if ignored_reasons(planned):
             planned = advise_changes(
                 planned, inventory, cluster, settings=settings, senders=senders
             )
-        asked, asked_settings = _as_asked(planned, inventory, cluster, settings)
+        asked, asked_settings = plan_as_asked(planned, inventory, cluster, settings)
         # Manifests without any slice are those of a cluster before its controller wrote them.
         slices = inventory.slices.get(each.key, ()) if inventory.slices else planned.slices
         # Only endpoints without a targetRef are named by the addresses of pods.
         is_named = all(
             endpoint.target_ref is not None for held in slices for endpoint in held.endpoints
         )
+        change = find_last_change(each, slices, inventory.pods_of(each), writes or {})
         pods = () if is_named else inventory.pods.get(each.metadata.namespace, ())
         for port in each.spec.ports:
             expected = [
@@ -195,8 +203,11 @@ def verify_services(
                 inventory.nodes,
                 acknowledged,
                 flows.start,
+                flows.end,
+                change,
                 tolerance,
                 port.protocol or "TCP",
+                min_connections,
             )
             names: dict[str, list[str]] = {}
             for node in inventory.nodes:
@@ -208,8 +219,7 @@ def verify_services(
                         facts,
                         expected[2],
                         names,
-                        _asks(facts),
-                        min_connections,
+                        _has_preference(facts),
                         flows.has_bytes,
                     ),
                 )
@@ -220,14 +230,25 @@ def verify_services(
 def _verify_port(port: ServicePort, expected: _Expectations) -> VerifiedPort:
     facts = expected.facts
     judged = [_judge(zone, seen, expected) for zone, seen in sorted(facts.seen.zones.items())]
-    causes = [
-        *explain_data_plane(facts, [each.stray for each in judged if each.stray is not None]),
-        *explain_endpoints(facts),
-        *(explain_control_plane(facts) if any(each.is_of_controller for each in judged) else ()),
-        *(cause for each in judged for cause in each.causes),
-        *explain_failures(facts),
-    ]
-    verdict = _sum_up([each.row for each in judged], expected, has_faults=bool(causes))
+    rows = tuple(each.row for each in judged)
+    causes: list[Cause] = []
+    if expected.has_preference:
+        unexpected = [each.unexpected for each in judged if each.unexpected is not None]
+        failing = [*explain_failures(facts), *explain_unrouted(facts)]
+        causes = [
+            *explain_data_plane(facts, unexpected),
+            *explain_endpoints(facts),
+            *(
+                explain_control_plane(facts)
+                if any(each.is_of_controller for each in judged)
+                else ()
+            ),
+            *(cause for each in judged for cause in each.causes),
+            *([explain_change(facts)] if failing and facts.is_mixed else failing),
+        ]
+    verdict = _sum_up(rows, expected, is_faulty=_is_faulty(causes))
+    if expected.has_preference:
+        causes += explain_clients(facts)
     return VerifiedPort(
         facts.service.metadata.namespace,
         facts.service.metadata.name,
@@ -237,9 +258,9 @@ def _verify_port(port: ServicePort, expected: _Expectations) -> VerifiedPort:
         verdict,
         facts.seen.connections,
         _in_zone(facts),
-        _expected_in_zone([each.row for each in judged]),
-        tuple(each.row for each in judged),
-        tuple(dict.fromkeys((*causes, *explain_clients(facts)))),
+        _expected_in_zone(rows) if expected.has_preference else None,
+        rows,
+        tuple(dict.fromkeys(causes)),
     )
 
 
@@ -248,21 +269,25 @@ def _judge(zone: str, seen: ClientZone, expected: _Expectations) -> _Judged:
     names = expected.names.get(zone, [])
     ranges = expect_zone(facts.now, names, seen.nodes)
     row = VerifiedRow(zone, seen.connections, dict(seen.zones), ranges, TrafficVerdict.NOT_JUDGED)
-    if not names or not facts.now.nodes or not (is_zone(zone) or zone == NO_ZONE):
+    if (
+        not expected.has_preference
+        or not names
+        or not facts.now.nodes
+        or not (is_zone(zone) or zone == NO_ZONE)
+    ):
         return _Judged(row)
     counts = _with_endpoint(seen.zones, facts)
     number = max(1, len(facts.seen.zones) * (len(ranges) + 1) + len(seen.nodes))
     faults = tuple(_find_faults(zone, seen, ranges, expected))
-    if counts.total() < expected.min_connections:
-        is_fine = not faults
-        verdict = TrafficVerdict.TOO_FEW if is_fine else TrafficVerdict.NOT_HONOURED
+    if counts.total() < facts.min_connections:
+        verdict = _verdict_of(faults, TrafficVerdict.TOO_FEW)
         return _Judged(replace(row, verdict=verdict), causes=faults)
     differences = find_differences(counts, ranges, tolerance=facts.tolerance, judged=number)
     nodes = {
         node: found
         for node, places in sorted(seen.nodes.items())
         if node in facts.now.nodes
-        and (own := _with_endpoint(places, facts)).total() >= expected.min_connections
+        and (own := _with_endpoint(places, facts)).total() >= facts.min_connections
         and (
             found := find_differences(
                 own, facts.now.nodes[node].zones, tolerance=facts.tolerance, judged=number
@@ -274,11 +299,14 @@ def _judge(zone: str, seen: ClientZone, expected: _Expectations) -> _Judged:
         return _Judged(
             replace(
                 row,
-                verdict=TrafficVerdict.NOT_HONOURED,
+                verdict=_verdict_of(
+                    faults,
+                    TrafficVerdict.CHANGED if facts.is_mixed else TrafficVerdict.NOT_HONOURED,
+                ),
                 difference=first[0].words,
                 nodes=tuple(nodes),
             ),
-            StrayZone(zone, seen, ranges, tuple(first), tuple(nodes)),
+            UnexpectedZone(zone, seen, ranges, tuple(first), tuple(nodes)),
             causes=faults,
         )
     for which in (expected.asked, facts.planned):
@@ -290,8 +318,20 @@ def _judge(zone: str, seen: ClientZone, expected: _Expectations) -> _Judged:
                 row, verdict=TrafficVerdict.NOT_HONOURED, difference=words, expected=wanted
             )
             return _Judged(row, is_of_controller=True, causes=faults)
-    verdict = TrafficVerdict.NOT_HONOURED if faults else TrafficVerdict.HONOURED
+    verdict = _verdict_of(faults, TrafficVerdict.HONOURED)
     return _Judged(replace(row, verdict=verdict), causes=faults)
+
+
+def _is_faulty(causes: Iterable[Cause]) -> bool:
+    """Return whether causes show a fault, other than flows from before a change."""
+    return any(cause.code is not CauseCode.CHANGED_WITHIN_PERIOD for cause in causes)
+
+
+def _verdict_of(faults: tuple[Cause, ...], verdict: TrafficVerdict) -> TrafficVerdict:
+    """Return the verdict on a row of which something is wrong besides where connections go."""
+    if _is_faulty(faults):
+        return TrafficVerdict.NOT_HONOURED
+    return TrafficVerdict.CHANGED if faults else verdict
 
 
 def _find_faults(
@@ -302,22 +342,24 @@ def _find_faults(
     without, ready = facts.now.unhinted
     if zone == NO_ZONE and without < ready:
         yield zoneless_nodes(facts, seen)
-    if is_zone(zone) and expected.is_asked and (cause := unready_endpoints(facts, zone)):
+    if is_zone(zone) and (cause := unready_endpoints(facts, zone)):
         yield cause
     whole = seen.bytes.total()
     if not expected.has_bytes or not whole or not ranges:
         return
     connections = _with_endpoint(seen.zones, facts)
-    strays = [
+    elsewhere = [
         place
         for place, number in sorted(seen.bytes.items())
         if is_zone(place)
-        and number / whole > ranges.get(place, (0.0, 0.0))[1] + STRAY_BYTES
+        and number / whole > ranges.get(place, (0.0, 0.0))[1] + UNEXPECTED_BYTES
         and connections[place]
-        <= (ranges.get(place, (0.0, 0.0))[1] + STRAY_BYTES) * max(1, connections.total())
+        <= (ranges.get(place, (0.0, 0.0))[1] + UNEXPECTED_BYTES) * max(1, connections.total())
     ]
-    if strays and expected.is_asked:
-        yield explain_bytes(facts, zone, seen, strays)
+    if elsewhere:
+        yield (
+            explain_change(facts) if facts.is_mixed else explain_bytes(facts, zone, seen, elsewhere)
+        )
 
 
 def _with_endpoint(counts: Counter[str], facts: PortFacts) -> Counter[str]:
@@ -340,7 +382,7 @@ def _lacks_hints(names: Iterable[str], facts: PortFacts) -> bool:
     )
 
 
-def _asks(facts: PortFacts) -> bool:
+def _has_preference(facts: PortFacts) -> bool:
     """Return whether anything asks for some endpoints rather than others."""
     without, ready = facts.now.unhinted
     return (
@@ -351,60 +393,32 @@ def _asks(facts: PortFacts) -> bool:
     )
 
 
-def _as_asked(
-    planned: ResolvedService,
-    inventory: Inventory,
-    cluster: ClusterNodes,
-    settings: PlannerSettings,
-) -> tuple[ResolvedService, PlannerSettings]:
-    """Return the plan as if every field and annotation of the Service had an effect."""
-    reasons = _ignored_reasons(planned)
-    if not reasons:
-        return planned, settings
-    subjects = {reason.subject for reason in reasons}
-    gates = settings.gates
-    for gate in Gate:
-        if f"FeatureGate {gate}" in subjects:
-            gates = gates.with_gates(gate)
-    changed, service = replace(settings, gates=gates), planned.service
-    if any(reason.code is ReasonCode.OVERRIDDEN for reason in reasons):
-        kept = {
-            key: text for key, text in service.metadata.annotations.items() if key not in _OVERRIDES
-        }
-        service = replace(
-            service,
-            metadata=replace(service.metadata, annotations=kept),
-            spec=replace(service.spec, topology_keys=()),
-        )
-    return plan_slices(service, inventory, cluster, changed), changed
-
-
-def _ignored_reasons(planned: ResolvedService) -> list[Reason]:
-    return [reason for reason in planned.strategy.reasons if reason.code in NO_EFFECT_CODES]
-
-
 def _sum_up(
-    rows: list[VerifiedRow], expected: _Expectations, *, has_faults: bool
+    rows: Iterable[VerifiedRow], expected: _Expectations, *, is_faulty: bool
 ) -> TrafficVerdict:
     facts = expected.facts
-    if not expected.is_asked:
-        return TrafficVerdict.NOTHING_ASKED
+    if not expected.has_preference:
+        return TrafficVerdict.NO_PREFERENCE
     verdicts = {row.verdict for row in rows}
-    if has_faults or TrafficVerdict.NOT_HONOURED in verdicts:
-        return TrafficVerdict.NOT_HONOURED
-    if TrafficVerdict.HONOURED in verdicts:
-        return TrafficVerdict.HONOURED
-    if not facts.seen.connections and facts.seen.crossing:
-        return TrafficVerdict.NOT_HONOURED
-    return (
-        TrafficVerdict.TOO_FEW if TrafficVerdict.TOO_FEW in verdicts else TrafficVerdict.NO_TRAFFIC
-    )
+    if is_faulty or (not facts.seen.connections and facts.seen.crossing):
+        verdicts.add(TrafficVerdict.NOT_HONOURED)
+    for verdict in (
+        TrafficVerdict.NOT_HONOURED,
+        TrafficVerdict.CHANGED,
+        TrafficVerdict.HONOURED,
+        TrafficVerdict.TOO_FEW,
+    ):
+        if verdict in verdicts:
+            return verdict
+    return TrafficVerdict.NO_TRAFFIC
 
 
 def _mechanism(facts: PortFacts) -> str:
     policies = {named.port.internal_policy for named in facts.now.named}
     if policies and TrafficPolicy.CLUSTER not in policies:
         return f"internalTrafficPolicy {next(iter(policies))}"
+    if facts.strategy.name is StrategyName.NONE:
+        return "no trafficDistribution"
     return facts.strategy.label
 
 

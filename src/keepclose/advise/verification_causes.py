@@ -8,7 +8,8 @@ Nothing here decides whether traffic is as expected; `verification` does, and as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from enum import StrEnum
 from shlex import quote
 from typing import Final, NamedTuple
@@ -24,10 +25,8 @@ from keepclose.advise.observed_traffic import (
 from keepclose.model.acknowledgements import NodeAcknowledgement
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.service.types import Service
-from keepclose.model.well_known import (
-    ZONE_LABEL,
-)
-from keepclose.model.workload import Node
+from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION, ZONE_LABEL
+from keepclose.model.workload import Node, Pod
 from keepclose.routing.reasons import NO_EFFECT_CODES, Reason, ReasonCode
 from keepclose.routing.strategy import HINTING_STRATEGIES, Strategy
 from keepclose.routing.traffic_shares import NAMED_NODES
@@ -79,6 +78,17 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     fix: str = ""
 
 
+class LastChange(NamedTuple):
+    """When the newest of the objects changed that decide where a Service's traffic goes."""
+
+    at: float = 0.0
+    """Seconds of the Unix epoch; 0 if no object says it."""
+    subject: str = ""
+    is_known: bool = False
+    """Whether managedFields of the Service and of every slice say when they were written: a change
+    of hints alone advances no other time."""
+
+
 class PortFacts(NamedTuple):
     """Everything about one port of a Service that a cause may be found in."""
 
@@ -94,8 +104,82 @@ class PortFacts(NamedTuple):
     nodes: tuple[Node, ...]
     acknowledgements: tuple[NodeAcknowledgement, ...]
     start: float
+    end: float
+    change: LastChange
     tolerance: float
     protocol: str
+    min_connections: int
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether flows are from before the last change of the objects, all or some of them."""
+        return 0 < self.start < self.change.at
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all flows are from after the last change of the objects."""
+        return self.start > 0 and self.change.is_known and not self.is_mixed
+
+    @property
+    def observe(self) -> str:
+        """The command that judges new connections only."""
+        return f"keepclose verify {quote(str(self.service.key))} --observe 60s"
+
+
+def find_last_change(
+    service: Service,
+    slices: Iterable[EndpointSlice],
+    pods: Iterable[Pod],
+    writes: Mapping[str, str],
+) -> LastChange:
+    """Return the newest change of a Service, its slices and its pods.
+
+    `writes` has the time of the last write of objects by uid, as managedFields say.
+    """
+    listed = tuple(slices)
+    times = [
+        (_seconds(text), f"Service {service.key}")
+        for text in (service.metadata.creation_timestamp, writes.get(service.metadata.uid))
+    ]
+    for each in listed:
+        meta = each.metadata
+        trigger = meta.annotations.get(TRIGGER_TIME_ANNOTATION)
+        times += [
+            (_seconds(text), f"EndpointSlice {meta.name}")
+            for text in (meta.creation_timestamp, trigger, writes.get(meta.uid))
+        ]
+    for pod in pods:
+        ready = [each for each in pod.status.conditions if each.type == "Ready"]
+        times += [
+            (_seconds(text), f"Pod {pod.key}")
+            for text in (
+                pod.metadata.creation_timestamp,
+                *(each.last_transition_time for each in ready),
+            )
+        ]
+    at, subject = max(times)
+    is_known = all(
+        writes.get(uid) for uid in (service.metadata.uid, *(each.metadata.uid for each in listed))
+    )
+    return LastChange(at, subject, is_known)
+
+
+def explain_change(facts: PortFacts) -> Cause:
+    """Return that the objects changed while flows were counted, so that these do not judge them."""
+    change = facts.change
+    if 0 < facts.end < change.at:
+        when = "after the last flow was counted; all flows are from before"
+    elif facts.end:
+        when = f"{facts.end - change.at:,.0f} s ago; flows are from before and after"
+    else:
+        when = f"{change.at - facts.start:,.0f} s after the first flow; flows are from before and "
+        when += "after"
+    return Cause(
+        CauseCode.CHANGED_WITHIN_PERIOD,
+        f"{change.subject} changed {when}",
+        subject=change.subject,
+        fix=facts.observe,
+    )
 
 
 def explain_control_plane(facts: PortFacts) -> list[Cause]:
@@ -103,11 +187,11 @@ def explain_control_plane(facts: PortFacts) -> list[Cause]:
     return [*_no_effect(facts), *_hints(facts)]
 
 
-def explain_bytes(facts: PortFacts, zone: str, seen: ClientZone, strays: list[str]) -> Cause:
+def explain_bytes(facts: PortFacts, zone: str, seen: ClientZone, elsewhere: list[str]) -> Cause:
     """Return the cause of bytes that go to zones to which no new connections go."""
-    part = sum(seen.bytes[place] for place in strays) / max(1, seen.bytes.total())
+    part = sum(seen.bytes[place] for place in elsewhere) / max(1, seen.bytes.total())
     evidence = (
-        f"from {zone}, {100 * part:.0f} % of the bytes go to {', '.join(strays)}, "
+        f"from {zone}, {100 * part:.0f} % of the bytes go to {', '.join(elsewhere)}, "
         "and new connections do not"
     )
     if facts.protocol == "UDP":
@@ -132,12 +216,15 @@ def explain_bytes(facts: PortFacts, zone: str, seen: ClientZone, strays: list[st
 
 
 def explain_failures(facts: PortFacts) -> list[Cause]:
-    """Return where connections are refused or get no answer, if more fail than usual."""
+    """Return where connections are refused or get no answer, if more fail than usual.
+
+    These do not judge shares: a connection that fails went somewhere, as it should or not.
+    """
     seen = facts.seen
     by_endpoint = seen.endpoints or {
         f"zone {place}": counts for place, counts in seen.places.items() if place != NO_ZONE
     }
-    causes = [
+    return [
         Cause(
             CauseCode.CONNECTIONS_FAIL,
             f"{name}: {_count_failed(counts)} of {counts.connections:,} connections",
@@ -149,11 +236,15 @@ def explain_failures(facts: PortFacts) -> list[Cause]:
         for name, counts in sorted(by_endpoint.items())
         if _fails(counts)
     ]
-    nowhere = seen.places.get(NO_ZONE)
+
+
+def explain_unrouted(facts: PortFacts) -> list[Cause]:
+    """Return that connections found no endpoint, if more than usual."""
+    nowhere = facts.seen.places.get(NO_ZONE)
     if nowhere is None or NO_ZONE in facts.now.pods.values():
-        return causes
-    if nowhere.connections <= FAILED_SHARE * seen.connections:
-        return causes
+        return []
+    if nowhere.connections <= FAILED_SHARE * facts.seen.connections:
+        return []
     if facts.now.ready:
         why = f"although {len(facts.now.ready)} endpoints are ready"
         fix = "look at the proxies of the nodes: they do not know these endpoints"
@@ -161,7 +252,6 @@ def explain_failures(facts: PortFacts) -> list[Cause]:
         why = "as no endpoint is ready"
         fix = f"kubectl get pods -n {facts.service.metadata.namespace}"
     return [
-        *causes,
         Cause(
             CauseCode.CONNECTIONS_FAIL,
             f"{nowhere.connections:,} connections found no endpoint, {why}",
@@ -290,3 +380,10 @@ def _fails(counts: FlowCounts) -> bool:
 def _count_failed(counts: FlowCounts) -> str:
     parts = ((counts.refused, "refused"), (counts.unanswered, "unanswered"))
     return " and ".join(f"{number:,} {what}" for number, what in parts if number)
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except (ValueError, OverflowError):
+        return 0.0

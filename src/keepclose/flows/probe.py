@@ -353,9 +353,7 @@ async def _until_ended(
         await clock.sleep(_POLL_S)
 
 
-async def _delete_all(
-    client: Client, namespace: str, created: Mapping[str, _Created]
-) -> list[str]:
+async def _delete_all(client: Client, namespace: str, created: Mapping[str, _Created]) -> list[str]:
     """Delete all pods at once, whatever happens to single ones; return those that may be left."""
 
     async def delete(name: str, uid: str) -> bool:

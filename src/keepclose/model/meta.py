@@ -75,6 +75,35 @@ class ObjectMeta(ApiStruct, frozen=True):
         return NamespacedName(self.namespace, self.name)
 
 
+class ManagedFieldsEntry(ApiStruct, frozen=True):
+    """An entry of managedFields: when a manager last wrote the fields that it owns."""
+
+    time: str | None = None
+    subresource: str = ""
+
+
+class WrittenMeta(ApiStruct, frozen=True):
+    """The part of metadata that says when an object was written."""
+
+    uid: str = ""
+    managed_fields: tuple[ManagedFieldsEntry, ...] = ()
+
+
+class WrittenObject(ApiStruct, frozen=True):
+    """An object of any kind, with the times of its writes alone.
+
+    NB: ObjectMeta has no managedFields, since caches would hold them and writes send them back.
+    """
+
+    metadata: WrittenMeta = WrittenMeta()
+
+    @property
+    def last_write(self) -> str:
+        """The time of the last write of metadata or spec; "" if it is not known."""
+        entries = self.metadata.managed_fields
+        return max((entry.time or "" for entry in entries if not entry.subresource), default="")
+
+
 def controller_reference(kind: str, meta: ObjectMeta) -> OwnerReference:
     """Return the owner reference of an object that a core/v1 object of this kind controls."""
     return OwnerReference(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.kube.requests import PODS
+from keepclose.kube.requests import ENDPOINT_SLICES, PODS, SERVICES
 from support.commands.upcommands import Ground, ground_for, skip_without_packets
 
 FOUR_NODES = ("--zones", "2", "--nodes-per-zone", "2", "--flows")
@@ -77,6 +78,40 @@ def test_agents_are_asked(ground: Ground) -> None:
     done = ground.run("verify", "demo-svc", "-o", "json", "--min-connections", "1")
     (port,) = json.loads(done.out)["services"]
     assert port["connections"] >= 120
+
+
+async def _set_distribution(ground: Ground, value: str | None) -> None:
+    """Set the field of the demo's Service, and wait until its slices have hints or have none."""
+    settings = load_connection_settings(ground.state["kubeconfig"])
+    async with connect(settings, clock=SystemClock()) as client, asyncio.timeout(60):
+        patch = {"spec": {"trafficDistribution": value}}
+        await client.patch(SERVICES, "demo-svc", patch, namespace="default")
+        while True:
+            slices = [
+                each
+                for each in (await client.list_all(ENDPOINT_SLICES, namespace="default")).items
+                if each.service_key.name == "demo-svc"
+            ]
+            hinted = {bool(point.hints) for each in slices for point in each.endpoints}
+            if hinted == {value is not None}:
+                return
+            await asyncio.sleep(0.2)
+
+
+async def test_hints_that_are_newer_than_flows(ground: Ground) -> None:
+    """Connections from before the field was set again are no fault of proxies or clients."""
+    await _set_distribution(ground, None)
+    probed = verified(ground, "--probe", "--probe-connections", "200", code=3)
+    assert (probed["verdict"], probed["mechanism"]) == ("no preference", "no trafficDistribution")
+    assert probed["causes"] == []
+    counted = verified(ground, code=3)
+    assert (counted["verdict"], counted["causes"]) == ("no preference", [])
+    await _set_distribution(ground, "PreferSameZone")
+    port = verified(ground, code=3)
+    assert port["verdict"] == "changed within the period"
+    (cause,) = port["causes"]
+    assert cause["code"] == "ChangedWithinPeriod"
+    assert cause["fix"] == "keepclose verify default/demo-svc --observe 60s"
 
 
 def test_missing_service(ground: Ground) -> None:

@@ -1,18 +1,20 @@
 """Renders the answer of `keepclose verify`: the verdict first, then zones, the cause and the fix.
 
-Ports that are not honoured are shown in full, the others in one line each, or summed up where there
-is nothing to judge. Lines have no trailing blanks, and colour is never the only sign.
+Ports that are not honoured are shown in full, as are those that changed within the period; the
+others in one line each, or summed up where there is nothing to judge. Lines have no trailing
+blanks, and colour is never the only sign.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from shlex import quote
 from textwrap import wrap
 from typing import Final
 
 from keepclose.advise.observed_traffic import ShareRange
 from keepclose.advise.verification import TrafficVerdict, VerifiedPort, VerifiedRow
-from keepclose.advise.verification_causes import Cause
+from keepclose.advise.verification_causes import CauseCode
 from keepclose.cli.render.screen import Line, Screen, cell_len
 from keepclose.cli.render.traffic_table import EMPTY_CELL, WIDEST_NAME
 from keepclose.model.plain_text import make_plain
@@ -25,8 +27,12 @@ _MARKS: Final = {
 _JUDGED: Final = (
     TrafficVerdict.HONOURED,
     TrafficVerdict.NOT_HONOURED,
+    TrafficVerdict.CHANGED,
     TrafficVerdict.TOO_FEW,
 )
+_ALWAYS_SHOWN: Final = (CauseCode.CONNECTIONS_FAIL, CauseCode.CHANGED_WITHIN_PERIOD)
+"""Of ports in one line: what is worth a look although traffic is as expected."""
+_SHOWN_IN_FULL: Final = (TrafficVerdict.NOT_HONOURED, TrafficVerdict.CHANGED)
 
 
 def print_verdicts(
@@ -41,11 +47,12 @@ def print_verdicts(
     for each, title in zip(shown, titles, strict=True):
         pads = widest + 2, mechanisms + 2
         console.print(_headline(each, title, pads), soft_wrap=True)
-        if not shows_all and each.verdict is not TrafficVerdict.NOT_HONOURED:
-            continue
-        for line in (*_matrix(each, width), *_explanation(each.causes, width)):
+        is_full = shows_all or each.verdict in _SHOWN_IN_FULL
+        for line in _matrix(each, width) if is_full else ():
             console.print(line, soft_wrap=True)
-        if each is not shown[-1]:
+        for line in _explanation(each, width, is_full=is_full):
+            console.print(line, soft_wrap=True)
+        if is_full and each is not shown[-1]:
             console.print()
     for line in _rest(answer, shows_all=shows_all):
         console.print(line, soft_wrap=True)
@@ -132,9 +139,12 @@ def _list(rows: Sequence[VerifiedRow], places: Sequence[str], width: int) -> lis
     return lines
 
 
-def _explanation(causes: Sequence[Cause], width: int) -> Iterable[Line]:
+def _explanation(each: VerifiedPort, width: int, *, is_full: bool) -> Iterable[Line]:
+    """Yield the causes, as notes where they do not explain the verdict."""
+    causes = [cause for cause in each.causes if is_full or cause.code in _ALWAYS_SHOWN]
+    first, other = ("why", "or") if each.verdict in _SHOWN_IN_FULL else ("note", "note")
     for number, cause in enumerate(causes[:SHOWN_CAUSES]):
-        label = "why" if number == 0 else "or"
+        label = first if number == 0 else other
         for part in wrap(make_plain(cause.message), width - 6):
             yield Line.assemble((f"{label:<4}  ", "dim"), part)
             label = ""
@@ -148,15 +158,16 @@ def _explanation(causes: Sequence[Cause], width: int) -> Iterable[Line]:
 def _rest(answer: Sequence[VerifiedPort], *, shows_all: bool) -> Iterable[Line]:
     if shows_all:
         return
-    phrases = {
-        TrafficVerdict.NO_TRAFFIC: "without traffic",
-        TrafficVerdict.NOTHING_ASKED: "ask for nothing",
-    }
-    counts = [
-        f"{count:,} {phrase}"
-        for verdict, phrase in phrases.items()
-        if (count := sum(each.verdict is verdict for each in answer))
-    ]
+    plain = [each for each in answer if each.verdict is TrafficVerdict.NO_PREFERENCE]
+    if plain and len(plain) == len(answer):
+        patch = """-p '{"spec":{"trafficDistribution":"PreferSameZone"}}'"""
+        yield Line("no Service sets trafficDistribution, so there is nothing to verify")
+        name = f"-n {quote(plain[0].namespace)} {quote(plain[0].service)}"
+        yield Line.assemble(("fix   ", "dim"), (f"kubectl patch service {name} {patch}", "green"))
+        return
+    unused = sum(each.verdict is TrafficVerdict.NO_TRAFFIC for each in answer)
+    phrases = ((unused, "without traffic"), (len(plain), "without trafficDistribution"))
+    counts = [f"{count:,} {phrase}" for count, phrase in phrases if count]
     if counts:
         yield Line(f"ports of Services not shown: {', '.join(counts)}", style="dim")
 

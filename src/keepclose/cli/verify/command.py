@@ -8,7 +8,7 @@ by agents, in files, by Prometheus, or by probe pods that it creates for the pur
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from keepclose.advise.inventory import Inventory
     from keepclose.advise.verification import VerifiedPort
     from keepclose.cli.verify.probing import ProbeOptions
+    from keepclose.kube.client import Client
     from keepclose.kube.connection import ConnectionSettings
+    from keepclose.kube.requests import Kind
     from keepclose.model.acknowledgements import NodeAcknowledgement
     from keepclose.model.gates import FeatureGates
     from keepclose.model.meta import NamespacedName
@@ -39,6 +41,15 @@ class ClusterSource(NamedTuple):
     connection: ConnectionSettings | None = None
     lab: Path | None = None
     """The data directory of the lab; None for another cluster."""
+
+
+class ClusterObjects(NamedTuple):
+    """What was read of a cluster."""
+
+    inventory: Inventory
+    writes: dict[str, str] = {}
+    """When Services and slices were last written, by uid; of files it is not known."""
+    acknowledgements: tuple[NodeAcknowledgement, ...] = ()
 
 
 def verify(
@@ -131,8 +142,8 @@ def verify(
 ) -> None:
     """Compare where traffic goes with where it should go.
 
-    Exit codes: 0 honoured, 1 not honoured, 2 bad input, 3 nothing to judge, 4 no API server or
-    source of flows answers.
+    Exit codes: 0 honoured, 1 not honoured, 2 bad input, 3 nothing to judge or changed within the
+    period, 4 no API server or source of flows answers.
     """
     source = _find_source(file, kubeconfig, context, data_dir)
     key = service_key(service or None, namespace)
@@ -141,8 +152,8 @@ def verify(
             "--probe: it needs a Service and an API server, and no --flows",
             f"{name_program()} verify NAMESPACE/SERVICE --probe",
         )
-    inventory, acknowledged = _read_objects(source, file)
-    inventory = narrow_services(inventory, key, namespace, source.name)
+    objects = _read_objects(source, file)
+    inventory = narrow_services(objects.inventory, key, namespace, source.name)
     gates = _read_gates(feature_gates, source)
     if probe:
         from keepclose.cli.verify.probing import ProbeOptions
@@ -158,7 +169,7 @@ def verify(
         table,
         gates=gates,
         key=key,
-        acknowledged=acknowledged,
+        objects=objects,
         min_connections=min_connections,
         tolerance=tolerance / 100,
     )
@@ -204,12 +215,10 @@ def _find_lab(data_dir: Path) -> tuple[Path, str] | None:
     return None if state is None else (Path(state.kubeconfig), state.url)
 
 
-def _read_objects(
-    source: ClusterSource, files: list[str]
-) -> tuple[Inventory, tuple[NodeAcknowledgement, ...]]:
+def _read_objects(source: ClusterSource, files: list[str]) -> ClusterObjects:
     settings = source.connection
     if settings is None:
-        return read_inventory(files), ()
+        return ClusterObjects(read_inventory(files))
     import asyncio
 
     from keepclose.kube.errors import Forbidden, KubeError, Unauthorized
@@ -230,9 +239,7 @@ def _read_objects(
         )
 
 
-async def _list_objects(
-    settings: ConnectionSettings,
-) -> tuple[Inventory, tuple[NodeAcknowledgement, ...]]:
+async def _list_objects(settings: ConnectionSettings) -> ClusterObjects:
     from keepclose.advise.inventory import Inventory
     from keepclose.kube.clock import SystemClock
     from keepclose.kube.connection import connect
@@ -244,11 +251,12 @@ async def _list_objects(
         parse_acknowledgement,
     )
 
+    writes: dict[str, str] = {}
     async with connect(settings, clock=SystemClock()) as client:
         objects: list[object] = [
             *(await client.list_all(NODES)).items,
-            *(await client.list_all(SERVICES)).items,
-            *(await client.list_all(ENDPOINT_SLICES)).items,
+            *await list_written(client, SERVICES, writes),
+            *await list_written(client, ENDPOINT_SLICES, writes),
             *(await client.list_all(PODS)).items,
         ]
         try:
@@ -259,9 +267,36 @@ async def _list_objects(
             )
         except ApiError:
             # What proxies say of themselves helps to name a cause; few users may read it.
-            return Inventory.of(objects), ()
+            return ClusterObjects(Inventory.of(objects), writes)
     parsed = [parse_acknowledgement(config_map) for config_map in page.items]
-    return Inventory.of(objects), tuple(each for each in parsed if each is not None)
+    acknowledgements = tuple(each for each in parsed if each is not None)
+    return ClusterObjects(Inventory.of(objects), writes, acknowledgements)
+
+
+async def list_written(client: Client, kind: Kind[Any], writes: dict[str, str]) -> list[Any]:
+    """Return all objects of a kind, and add the time of their last writes by uid."""
+    from dataclasses import replace
+
+    import msgspec
+
+    from keepclose.kube.watch.list_decoding import kind_and_name_of, read_object
+    from keepclose.model.decoding import Rejected
+    from keepclose.model.meta import WrittenObject
+
+    objects: list[Any] = []
+    for raw in (await client.list_all(replace(kind, struct=msgspec.Raw))).items:
+        read = read_object(kind, raw)
+        if read is None or isinstance(read, Rejected):
+            say(f"warning: {kind.kind} {kind_and_name_of(raw)} cannot be read", err=True)
+            continue
+        objects.append(read)
+        try:
+            written = msgspec.json.decode(raw, type=WrittenObject)
+        except msgspec.DecodeError:
+            continue
+        if written.last_write:
+            writes[written.metadata.uid] = written.last_write
+    return objects
 
 
 def _read_gates(text: str, source: ClusterSource) -> FeatureGates:
@@ -336,7 +371,7 @@ def _judge(
     *,
     gates: FeatureGates,
     key: NamespacedName | None,
-    acknowledged: tuple[NodeAcknowledgement, ...],
+    objects: ClusterObjects,
     min_connections: int,
     tolerance: float,
 ) -> tuple[VerifiedPort, ...]:
@@ -349,9 +384,10 @@ def _judge(
         table,
         settings=PlannerSettings(gates=gates, heuristics=find_heuristics(gates)),
         service=key,
-        acknowledgements=acknowledged,
+        acknowledgements=objects.acknowledgements,
         min_connections=min_connections,
         tolerance=tolerance,
+        writes=objects.writes,
     )
 
 
@@ -374,4 +410,6 @@ def _exit_code(answer: tuple[VerifiedPort, ...]) -> int:
     verdicts = {each.verdict for each in answer}
     if TrafficVerdict.NOT_HONOURED in verdicts:
         return ExitCode.FOUND
+    if TrafficVerdict.CHANGED in verdicts:
+        return ExitCode.NOTHING
     return ExitCode.OK if TrafficVerdict.HONOURED in verdicts else ExitCode.NOTHING
