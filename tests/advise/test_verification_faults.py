@@ -161,6 +161,20 @@ def test_one_busy_client() -> None:
     assert verified.causes[0].subject == "default/loader"
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param(spread(30, client="default/shop"), id="others differ too"),
+        pytest.param(in_zone(3, client="default/shop"), id="others are too few to say"),
+    ],
+)
+def test_a_client_with_most_traffic_is_not_blamed(others: FlowTable) -> None:
+    """A client that has most unexpected connections because it has most of all explains nothing."""
+    flows = spread(6000, client="default/loader")
+    flows.merge(others)
+    assert _codes(verify(flows)) == [CauseCode.HINTS_NOT_FOLLOWED]
+
+
 def test_long_lived_connections() -> None:
     """Bytes to other zones without new connections are of connections from before."""
     flows = in_zone(client="default/shop")

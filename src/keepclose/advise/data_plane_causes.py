@@ -6,6 +6,7 @@ should not have been used, then what the shares look like.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import exp
 from shlex import quote
@@ -65,7 +66,7 @@ def explain_data_plane(facts: PortFacts, unexpected: Iterable[UnexpectedZone]) -
         *_behind(facts),
         *explain_endpoints(facts),
         *_some_nodes(facts, zones),
-        *_busy_client(zones),
+        *_busy_client(facts, zones),
         *_affinity(facts),
         *_spread(facts, zones),
     ]
@@ -235,27 +236,46 @@ def _some_nodes(facts: PortFacts, zones: list[UnexpectedZone]) -> Iterator[Cause
         )
 
 
-def _busy_client(zones: list[UnexpectedZone]) -> Iterator[Cause]:
-    strays: dict[str, int] = {}
+def _busy_client(facts: PortFacts, zones: list[UnexpectedZone]) -> Iterator[Cause]:
+    """Yield the client that opens the unexpected connections, while others do as expected.
+
+    A client with most of all connections has most of the unexpected ones too: that alone shows
+    nothing, so the other clients of these zones must be enough to be judged, and as expected.
+    """
+    unexpected: dict[str, int] = {}
     own: dict[str, int] = {}
     for zone in zones:
         wrong = {each.place for each in zone.differences if each.connections > 0}
         wrong = {place for place in wrong if place not in _wanted(zone.expected)} or wrong
         for client, places in zone.seen.clients.items():
             number = sum(places[place] for place in wrong)
-            strays[client] = strays.get(client, 0) + number
+            unexpected[client] = unexpected.get(client, 0) + number
             own[client] = own.get(client, 0) + places.total()
-    whole = sum(strays.values())
-    if len(strays) > 1 and whole:
-        client, number = max(strays.items(), key=lambda item: (item[1], item[0]))
-        if number >= BUSY_SHARE * whole:
-            yield Cause(
-                CauseCode.ONE_BUSY_CLIENT,
-                f"{client} opened {100 * number / whole:.0f} % of the connections that are not as "
-                f"expected, and {own[client]:,} of all {sum(own.values()):,}",
-                subject=client,
-                fix=f"see how {client} connects: a fixed address, a proxy of its own, or reuse",
-            )
+    whole = sum(unexpected.values())
+    if len(unexpected) < 2 or not whole:
+        return
+    client, number = max(unexpected.items(), key=lambda item: (item[1], item[0]))
+    share, usual = number / whole, own[client] / sum(own.values())
+    if share < BUSY_SHARE or share <= usual or not _others_are_expected(facts, zones, client):
+        return
+    yield Cause(
+        CauseCode.ONE_BUSY_CLIENT,
+        f"{client} opened {100 * share:.0f} % of the connections that are not as expected, and "
+        f"{own[client]:,} of all {sum(own.values()):,}; other clients are as expected",
+        subject=client,
+        fix=f"see how {client} connects: a fixed address, a proxy of its own, or reuse",
+    )
+
+
+def _others_are_expected(facts: PortFacts, zones: list[UnexpectedZone], client: str) -> bool:
+    others = 0
+    for zone in zones:
+        counts = Counter(zone.seen.zones)
+        counts.subtract(zone.seen.clients.get(client, Counter()))
+        if find_differences(+counts, zone.expected, tolerance=facts.tolerance):
+            return False
+        others += counts.total()
+    return others >= facts.min_connections
 
 
 def _wanted(ranges: ShareRanges) -> set[str]:
