@@ -256,6 +256,7 @@ def test_connections_fail_at_one_endpoint(field: str) -> None:
         in_zone(300, zones=[zone], endpoint=f"default/web-{number}", table=flows, **bad)
     verified = verify(flows)
     assert _codes(verified) == [CauseCode.CONNECTIONS_FAIL]
+    assert verified.verdict is TrafficVerdict.HONOURED, "the shares are right"
     assert verified.causes[0].message == f"web-3: 200 {field} of 300 connections"
     assert verified.causes[0].subject == "Pod default/web-3"
 

@@ -28,7 +28,7 @@ from keepclose.advise.verification import TrafficVerdict, verify_services
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
-from keepclose.model.service.types import Service
+from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.model.workload import Node, Pod
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
@@ -147,6 +147,17 @@ def test_no_traffic() -> None:
     """Without a flow there is nothing to judge."""
     verified = verify(FlowTable())
     assert (verified.verdict, verified.in_zone) == (TrafficVerdict.NO_TRAFFIC, None)
+
+
+def test_one_way_udp() -> None:
+    """Datagrams that nothing answers, such as those of syslog, are honoured by their shares."""
+    web = service(
+        traffic_distribution="PreferSameZone",
+        ports=(ServicePort(name="syslog", protocol="UDP", port=514, target_port=514),),
+    )
+    flows = in_zone(port="syslog", protocol="UDP", unanswered=600)
+    verified = verify(flows, web=web)
+    assert (verified.verdict, verified.causes) == (TrafficVerdict.HONOURED, ())
 
 
 def test_no_preference() -> None:

@@ -123,6 +123,17 @@ def test_changed_within_the_period(tmp_path: Path) -> None:
         assert "✗" not in result.stdout
 
 
+def test_failures_beside_a_verdict(tmp_path: Path) -> None:
+    """Connections that fail are noted, also of Services in one line, and do not judge shares."""
+    flows = in_zone(zones=ZONES[:2], refused=300)
+    flows_of({("zone-c", "zone-a"): 400, ("zone-c", "zone-b"): 200}, table=flows)
+    arguments = ("-f", str(CLUSTER), "--flows", written(tmp_path, flows))
+    for result in (run("shop/web", *arguments), run(*arguments)):
+        assert result.exit_code == 0, result.output
+        assert "✓ shop/web http" in result.stdout
+        assert "note  zone zone-a: 300 refused of 1,000 connections" in result.stdout
+
+
 def test_no_service_sets_the_field(tmp_path: Path) -> None:
     """Where no Service has a preference, the output says so and how to set one."""
     cluster = tmp_path / "cluster.yaml"

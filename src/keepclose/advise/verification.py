@@ -234,7 +234,7 @@ def _verify_port(port: ServicePort, expected: _Expectations) -> VerifiedPort:
     causes: list[Cause] = []
     if expected.has_preference:
         unexpected = [each.unexpected for each in judged if each.unexpected is not None]
-        failing = [*explain_failures(facts), *explain_unrouted(facts)]
+        unrouted = explain_unrouted(facts)
         causes = [
             *explain_data_plane(facts, unexpected),
             *explain_endpoints(facts),
@@ -244,11 +244,11 @@ def _verify_port(port: ServicePort, expected: _Expectations) -> VerifiedPort:
                 else ()
             ),
             *(cause for each in judged for cause in each.causes),
-            *([explain_change(facts)] if failing and facts.is_mixed else failing),
+            *([explain_change(facts)] if unrouted and facts.is_mixed else unrouted),
         ]
     verdict = _sum_up(rows, expected, is_faulty=_is_faulty(causes))
     if expected.has_preference:
-        causes += explain_clients(facts)
+        causes += [*explain_failures(facts), *explain_clients(facts)]
     return VerifiedPort(
         facts.service.metadata.namespace,
         facts.service.metadata.name,

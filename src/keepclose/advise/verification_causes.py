@@ -234,7 +234,7 @@ def explain_failures(facts: PortFacts) -> list[Cause]:
             else "find the endpoint: observe the flows by pod",
         )
         for name, counts in sorted(by_endpoint.items())
-        if _fails(counts)
+        if _fails(counts, facts.protocol)
     ]
 
 
@@ -372,8 +372,9 @@ def _hints(facts: PortFacts) -> Iterator[Cause]:
         )
 
 
-def _fails(counts: FlowCounts) -> bool:
-    failed = counts.refused + counts.unanswered
+def _fails(counts: FlowCounts, protocol: str) -> bool:
+    # NB: many UDP protocols have no answers, such as those of syslog and statsd.
+    failed = counts.refused + (0 if protocol == "UDP" else counts.unanswered)
     return failed > 2 and failed > FAILED_SHARE * counts.connections
 
 
