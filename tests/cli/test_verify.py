@@ -239,8 +239,29 @@ def test_fewer_connections_asked_for(tmp_path: Path) -> None:
         pytest.param(
             ["-f", str(CLUSTER), "shop/web", "--probe"],
             2,
-            "--probe: it needs a Service and an API server",
+            "--probe: it creates pods, which needs an API server; leave out --file",
             id="a probe of files",
+        ),
+        pytest.param(
+            ["--probe"], 2, "--probe: it connects to one Service, and none is named", id="no name"
+        ),
+        pytest.param(
+            ["shop/web", "--probe", "--flows", str(FLOWS)],
+            2,
+            "--probe: it counts its own connections; leave out --flows",
+            id="a probe of flows",
+        ),
+        pytest.param(
+            ["nosuch", "-f", str(CLUSTER), "--flows", str(FLOWS)],
+            3,
+            "no Service default/nosuch in",
+            id="a name unlike any other",
+        ),
+        pytest.param(
+            ["nosuch", "-f", str(CLUSTER), "--flows", str(FLOWS)],
+            3,
+            "; it has shop/web, kube-system/dns, shop/admin",
+            id="the names that there are",
         ),
         pytest.param(
             ["-f", str(CLUSTER), "--flows", str(FLOWS), "--observe", "soon"],

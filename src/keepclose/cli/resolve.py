@@ -148,6 +148,10 @@ def narrow_services(
     if not services and key is not None:
         near = find_similar_names(key.name, (service.key for service in inventory.services))
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        if not near and inventory.services:
+            names = [str(service.key) for service in inventory.services]
+            more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+            hint = f"; it has {', '.join(names[:3])}{more}"
         fail(f"no Service {key} in {files}{hint}", code=ExitCode.NOTHING)
     if not services:
         where = f" of namespace {namespace}" if namespace else ""

@@ -145,13 +145,10 @@ def verify(
     Exit codes: 0 honoured, 1 not honoured, 2 bad input, 3 nothing to judge or changed within the
     period, 4 no API server or source of flows answers.
     """
-    source = _find_source(file, kubeconfig, context, data_dir)
     key = service_key(service or None, namespace)
-    if probe and (flows or key is None or source.connection is None):
-        fail(
-            "--probe: it needs a Service and an API server, and no --flows",
-            f"{name_program()} verify NAMESPACE/SERVICE --probe",
-        )
+    if probe:
+        _check_probe(flows, file, has_service=key is not None)
+    source = _find_source(file, kubeconfig, context, data_dir)
     objects = _read_objects(source, file)
     inventory = narrow_services(objects.inventory, key, namespace, source.name)
     gates = _read_gates(feature_gates, source)
@@ -213,6 +210,19 @@ def _find_lab(data_dir: Path) -> tuple[Path, str] | None:
     except ClusterDirectoryError as error:
         fail(str(error))
     return None if state is None else (Path(state.kubeconfig), state.url)
+
+
+def _check_probe(flows: list[str], files: list[str], *, has_service: bool) -> None:
+    """End the command if --probe lacks what it needs, or another option makes no sense with it."""
+    if not has_service:
+        fail(
+            "--probe: it connects to one Service, and none is named",
+            f"{name_program()} verify NAMESPACE/SERVICE --probe",
+        )
+    if files:
+        fail("--probe: it creates pods, which needs an API server; leave out --file")
+    if flows:
+        fail("--probe: it counts its own connections; leave out --flows")
 
 
 def _read_objects(source: ClusterSource, files: list[str]) -> ClusterObjects:
