@@ -9,7 +9,7 @@ import pytest
 
 from keepclose.accounting.flow_files import FlowFileError
 from keepclose.accounting.flow_table import UNKNOWN, FlowCounts, FlowKey, FlowKind
-from keepclose.accounting.prometheus_answers import FlowQueries
+from keepclose.accounting.prometheus_answers import FirstSample, FlowQueries
 
 LABELS = {
     "kind": "service",
@@ -89,13 +89,28 @@ def test_labels_may_have_other_names() -> None:
     queries = FlowQueries(60, 'cluster="x"', {"service": "destination_service", "kind": "what"})
     first, second, third = queries.texts()
     assert "destination_service" in first
-    assert 'keepclose_flow_connections_total{cluster="x"}[60s]' in first
+    assert 'keepclose_flow_connections_total{cluster="x",mode=""}[60s]' in first
     assert "reason) (increase(keepclose_flow_failed_connections_total" in second
     assert "direction) (increase(keepclose_flow_bytes_total" in third
     table = queries.read(
         [vector(({"destination_service": "web"}, "1")), vector(), vector()], name=""
     )
     assert list(table.rows) == [FlowKey(service="web", client_zone=UNKNOWN, endpoint_zone=UNKNOWN)]
+
+
+def test_the_first_sample_is_found_in_two_queries() -> None:
+    """The second query looks for an older sample within a step, unless the window is full."""
+    first = FirstSample("m{}", 86_400.0, 1_767_225_600.0)
+    assert first.text == "min_over_time(min(timestamp(m{}))[86400s:86s])"
+    assert first.read(vector(({}, "1767225550.5")), name="p") == 1_767_225_550.5
+    finer = first.refine(1_767_225_550.5)
+    assert finer is not None
+    assert (finer.text, finer.end) == ("min_over_time(min(timestamp(m{}))[86s:1s])", 1767225550.5)
+    assert finer.refine(1_767_225_540.0) is None
+    assert first.refine(1_767_225_600.0 - 86_350) is None
+    assert first.read(vector(), name="p") is None
+    assert first.refine(None) == FirstSample("m{}", 86.0, first.end)
+    assert finer.refine(None) is None
 
 
 def test_warnings_become_notes() -> None:

@@ -287,6 +287,7 @@ def test_prometheus_is_asked_for_three_increases(site: Site) -> None:
             200,
             json.dumps({"status": "success", "data": data}).encode(),
         )
+    site.answers["keepclose_flows_walks_total"] = prometheus_answer()
     source = site.address.replace("http://", "prometheus+http://me:secret@")
     table = load_flow_table(f'{source}/prefix?window=2h&match=cluster="prod"')
     ((key, counts),) = table
@@ -297,8 +298,44 @@ def test_prometheus_is_asked_for_three_increases(site: Site) -> None:
         4,
     )
     assert table.end - table.start == 7200
-    assert all('{cluster="prod"}[7200s]' in query for query in site.queries)
+    assert 'connections_total{cluster="prod",mode=""}[7200s]' in site.queries[0]
+    assert all('{cluster="prod"}[7200s]' in query for query in site.queries[1:3])
     assert site.authorization.startswith("Basic ")
+
+
+def prometheus_answer(*series: tuple[dict[str, str], str]) -> tuple[int, bytes]:
+    """Return what Prometheus answers, at a fixed time."""
+    result = [{"metric": labels, "value": [1767225600, value]} for labels, value in series]
+    data = {"resultType": "vector", "result": result}
+    return 200, json.dumps({"status": "success", "data": data}).encode()
+
+
+def test_a_window_begins_with_the_first_sample_of_prometheus(site: Site) -> None:
+    """Agents that are scraped for 50 s have counted for 50 s, however long the window is."""
+    labels = {"service": "web", "client_zone": "a", "endpoint_zone": "b"}
+    site.answers["[86s:1s]"] = prometheus_answer(({}, "1767225550"))
+    site.answers["keepclose_flows_walks_total"] = prometheus_answer(({}, "1767225580"))
+    site.answers["flow_connections_total"] = prometheus_answer((labels, "4"))
+    site.answers["bytes_total"] = prometheus_answer(({**labels, "direction": "request"}, "4e9"))
+    site.answers["keepclose"] = prometheus_answer()
+    source = f"prometheus+{site.address}?window=24h"
+    table = load_flow_table(source)
+    assert (table.end - table.start, table.is_window) == (50, True)
+    assert "note: the period is short" in run("cost", "--prices", "aws", "--flows", source).stdout
+
+
+def test_connections_of_proxies_are_used_only_without_agents(site: Site) -> None:
+    """A proxy and an agent count the same connections, so only one of them is asked."""
+    labels = {"service": "web", "client_zone": "a", "endpoint_zone": "b"}
+    site.answers['mode=""'] = prometheus_answer((labels, "4"))
+    site.answers['mode!=""'] = prometheus_answer((labels, "3"))
+    site.answers["keepclose"] = prometheus_answer()
+    source = f"prometheus+{site.address}"
+    assert load_flow_table(source).total().connections == 4
+    site.answers['mode=""'] = prometheus_answer()
+    table = load_flow_table(source)
+    assert (table.total().connections, table.has_bytes) == (3, False)
+    assert "no flow agent is scraped" in table.notes[-1]
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,7 @@ class FlowTable:
         start: float = 0.0,
         end: float = 0.0,
         has_bytes: bool = True,
+        is_window: bool = False,
         notes: Iterable[str] = (),
     ) -> None:
         """Make an empty table; times are seconds of the Unix epoch, 0 if not known."""
@@ -178,6 +179,8 @@ class FlowTable:
         self.end = end
         self.has_bytes = has_bytes
         """False if the source counts connections only."""
+        self.is_window = is_window
+        """True if a later table of the source has another start, so that both overlap."""
         self.notes: list[str] = list(notes)
         """What the source could not say, for people."""
 
@@ -277,7 +280,13 @@ class FlowTable:
         return table
 
     def _empty(self) -> FlowTable:
-        return FlowTable(start=self.start, end=self.end, has_bytes=self.has_bytes, notes=self.notes)
+        return FlowTable(
+            start=self.start,
+            end=self.end,
+            has_bytes=self.has_bytes,
+            is_window=self.is_window,
+            notes=self.notes,
+        )
 
 
 def is_zone(name: str) -> bool:

@@ -4,6 +4,12 @@ Three queries ask for connections, failed connections and bytes of a window, sum
 that `flow_table.FlowKey` has as fields. A vector holds what was counted in the window; a matrix
 holds samples of counters, whose increase is summed here, with counters that began again from 0.
 
+Agents and proxies both count connections; series of a proxy have the label mode. A connection that
+both have counted must not count twice, so proxies are asked only where there is no agent.
+
+Prometheus may have fewer samples than the window is long. `FirstSample` has the queries that find
+the first one, and the period begins with it: a rate is a count divided by the time there is.
+
 A series with a value that is no number, or a negative one, is an error that names it, because a
 silent 0 would be a lower bill. Increases are extrapolated by Prometheus, so they are rounded.
 """
@@ -29,6 +35,11 @@ from keepclose.model.plain_text import is_hidden, make_plain
 CONNECTIONS_METRIC: Final = "keepclose_flow_connections_total"
 FAILED_METRIC: Final = "keepclose_flow_failed_connections_total"
 BYTES_METRIC: Final = "keepclose_flow_bytes_total"
+AGENT_METRIC: Final = "keepclose_flows_walks_total"
+"""A series that each agent has from its start, also without connections."""
+_MOST_STEPS: Final = 1000
+# Prometheus takes a sample for the present value of its series for five minutes.
+_LONGEST_STEP_S: Final = 240
 _COUNTED: Final = ((CONNECTIONS_METRIC, ""), (FAILED_METRIC, "reason"), (BYTES_METRIC, "direction"))
 _KINDS: Final = {kind.value: kind for kind in FlowKind}
 _Sample = tuple[float, str]
@@ -64,17 +75,34 @@ class FlowQueries(NamedTuple):
     """Further matchers of labels, such as cluster="prod"."""
     labels: Mapping[str, str] = {}
     """The names of labels in Prometheus by fields of FlowKey, where they differ."""
+    of_proxies: bool = False
+    """Whether connections of proxies are asked for, instead of those of agents."""
 
     def texts(self) -> Iterator[str]:
         """Yield the queries, in the order in which `read` takes the answers."""
         fields = [self._label(field) for field in FlowKey._fields]
         for metric, label in _COUNTED:
             by = ", ".join([*fields, label] if label else fields)
-            yield f"sum by ({by}) (increase({metric}{{{self.selector}}}[{self.window_s}s]))"
+            yield f"sum by ({by}) (increase({self._series(metric)}[{self.window_s}s]))"
+
+    def first_samples(self, *, end: float) -> Iterator[FirstSample]:
+        """Yield what finds the first sample of the window that ends then, the cheapest first."""
+        metrics = (CONNECTIONS_METRIC,) if self.of_proxies else (AGENT_METRIC, CONNECTIONS_METRIC)
+        for metric in metrics:
+            yield FirstSample(self._series(metric), float(self.window_s), end)
+
+    def _series(self, metric: str) -> str:
+        matchers = [self.selector] if self.selector else []
+        if metric == CONNECTIONS_METRIC:
+            matchers.append('mode!=""' if self.of_proxies else 'mode=""')
+        return f"{metric}{{{','.join(matchers)}}}"
 
     def read(self, answers: list[bytes], *, name: str) -> FlowTable:
-        """Return the flows of the answers to the queries; raise FlowFileError."""
-        table = FlowTable(has_bytes=False)
+        """Return the flows of the answers to the queries; raise FlowFileError.
+
+        The period of the table is the whole window.
+        """
+        table = FlowTable(has_bytes=False, is_window=True)
         for (metric, label), data in zip(_COUNTED, answers, strict=True):
             answer = _decode(data, name)
             table.notes += [make_plain(f"{name}: {warning}") for warning in answer.warnings[:10]]
@@ -98,6 +126,10 @@ class FlowQueries(NamedTuple):
             table.notes.append(
                 f"{name}: {len(blind):,} of {len(table):,} flows have connections without bytes:"
                 " some nodes do not count bytes"
+            )
+        if self.of_proxies and table.rows:
+            table.notes.append(
+                f"{name}: no flow agent is scraped, so connections are those that proxies counted"
             )
         if table.end:
             table.start = max(0.0, table.end - self.window_s)
@@ -129,6 +161,50 @@ class FlowQueries(NamedTuple):
             texts["client"],
             texts["endpoint"],
         )
+
+
+class FirstSample(NamedTuple):
+    """Finds the first sample of series: at first about when, then within a second or a hundredth.
+
+    `timestamp` is that of the last sample before each step, so a query finds a sample that is later
+    than the first one by less than a step.
+    """
+
+    series: str
+    window_s: float
+    end: float
+
+    @property
+    def step_s(self) -> int:
+        """The time between two steps of the query."""
+        return max(1, min(_LONGEST_STEP_S, int(self.window_s / _MOST_STEPS)))
+
+    @property
+    def text(self) -> str:
+        """The query, for the time `end`."""
+        # NB: min() within the subquery keeps one number for each step, not one for each series.
+        window = max(1, int(self.window_s))
+        return f"min_over_time(min(timestamp({self.series}))[{window}s:{self.step_s}s])"
+
+    def read(self, data: bytes, *, name: str) -> float | None:
+        """Return the time of a sample from an answer; None if there is none. Raise FlowFileError."""
+        answer = _decode(data, name)
+        if answer.data is None or not answer.data.result:
+            return None
+        series = answer.data.result[0]
+        samples = [series.value] if series.value is not None else series.values
+        return _number(samples[0][1], series, name) if samples else None
+
+    def refine(self, at: float | None) -> FirstSample | None:
+        """Return what to ask after an answer; None if its sample is near enough to the first."""
+        if self.step_s <= 1:
+            return None
+        # Without a sample at any step, all of them are later than the last step.
+        at = self.end if at is None else at
+        # A sample within the first step: the whole window has samples.
+        if at - (self.end - self.window_s) <= self.step_s:
+            return None
+        return FirstSample(self.series, float(self.step_s), at)
 
 
 def _decode(data: bytes, name: str) -> _Answer:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from keepclose.accounting.flow_table import FlowTable
-    from keepclose.accounting.prometheus_answers import FlowQueries
+    from keepclose.accounting.prometheus_answers import FirstSample, FlowQueries
 
 MAX_FLOWS_BYTES: Final = 256 << 20
 """The largest answer of an agent or of Prometheus."""
@@ -196,17 +196,41 @@ def _ask_agent(source: str) -> FlowTable:
 def _ask_prometheus(source: str) -> FlowTable:
     url = _split(source.removeprefix(_PROMETHEUS))
     queries = _read_queries(url)
-    answers = []
-    for text in queries.texts():
-        target = f"{url.path.rstrip('/')}/api/v1/query?{urlencode({'query': text})}"
-        answers.append(_get(url, target, what="Prometheus"))
-    table = queries.read(answers, name=_show(url, url.path))
+    name = _show(url, url.path)
+
+    def ask(text: str, **options: str) -> bytes:
+        parameters = urlencode({"query": text, **options})
+        target = f"{url.path.rstrip('/')}/api/v1/query?{parameters}"
+        return _get(url, target, what="Prometheus")
+
+    table = queries.read([ask(text) for text in queries.texts()], name=name)
     if not table.rows:
+        queries = queries._replace(of_proxies=True)
+        table = queries.read([ask(text) for text in queries.texts()], name=name)
+    if table.rows:
+        table.start = max(table.start, _find_first_sample(queries, table, ask, name))
+    else:
         table.notes.append(
             f"{_show(url, '')} has no flows of the last {queries.window_s:,} s: does it scrape the "
             "flow agents?"
         )
     return table
+
+
+def _find_first_sample(
+    queries: FlowQueries, table: FlowTable, ask: Callable[..., bytes], name: str
+) -> float:
+    """Return when the first sample of the window was scraped; 0 if it is not known."""
+    for series in queries.first_samples(end=table.end):
+        first: float | None = None
+        wanted: FirstSample | None = series
+        while wanted is not None:
+            found = wanted.read(ask(wanted.text, time=f"{wanted.end:.3f}"), name=name)
+            first = found if found is not None else first
+            wanted = wanted.refine(found)
+        if first is not None:
+            return first
+    return 0.0
 
 
 def _read_queries(url: SplitResult) -> FlowQueries:
