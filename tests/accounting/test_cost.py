@@ -15,6 +15,7 @@ from keepclose.accounting.cost import (
     CostGrouping,
     CostReport,
     price_flows,
+    show_duration,
 )
 from keepclose.accounting.flow_table import (
     HOST,
@@ -59,6 +60,11 @@ def bytes_of(request: int, response: int) -> FlowCounts:
     return FlowCounts(1, 0, 0, request, response)
 
 
+def priced(table: FlowTable, rates: PriceTable, *, by: CostGrouping) -> CostReport:
+    """Return the costs of one table."""
+    return price_flows([table], rates, by=by)
+
+
 def amounts(report: CostReport) -> dict[str, float]:
     """Return the costs of the period by name."""
     return {line.name: round(line.amount, 9) for line in report.lines}
@@ -70,9 +76,7 @@ def test_each_direction_has_its_own_price() -> None:
         {"from": "a", "to": "b", "sent": 1, "received": 2},
         {"from": "b", "to": "a", "sent": 10},
     )
-    report = price_flows(
-        table_of((key("a", "b"), bytes_of(GB, 5 * GB))), table, by=CostGrouping.ZONES
-    )
+    report = priced(table_of((key("a", "b"), bytes_of(GB, 5 * GB))), table, by=CostGrouping.ZONES)
     assert amounts(report) == {"b -> a": 50.0, "a -> b": 3.0}
     assert report.total.amount == 53.0
 
@@ -94,7 +98,7 @@ def test_costs_are_summed_by(by: CostGrouping, want: dict[str, float]) -> None:
         (key("a", "b", namespace="data", service="kafka", client="shop/cart"), bytes_of(4 * GB, 0)),
         (FlowKey(FlowKind.POD, "", "", "", "TCP", "a", "b", client="shop/cart"), bytes_of(GB, 0)),
     )
-    report = price_flows(flows, prices({"from": "*", "to": "*", "sent": 1}), by=by)
+    report = priced(flows, prices({"from": "*", "to": "*", "sent": 1}), by=by)
     assert amounts(report) == want
     assert list(amounts(report)) == list(want)
 
@@ -102,12 +106,8 @@ def test_costs_are_summed_by(by: CostGrouping, want: dict[str, float]) -> None:
 def test_a_period_is_extrapolated() -> None:
     """A day of 24 gives an hour of 1, a month of 730 and a year of 8,760."""
     flows = table_of((key("a", "b"), bytes_of(24 * GB, 0)), hours=24)
-    report = price_flows(
-        flows, prices({"from": "*", "to": "*", "sent": 1}), by=CostGrouping.SERVICE
-    )
-    hours = [
-        report.extrapolate(report.total.amount, hours) for hours in (1, MONTH_HOURS, YEAR_HOURS)
-    ]
+    report = priced(flows, prices({"from": "*", "to": "*", "sent": 1}), by=CostGrouping.SERVICE)
+    hours = [report.extrapolate(report.total, hours) for hours in (1, MONTH_HOURS, YEAR_HOURS)]
     assert hours == [1.0, 730.0, 8760.0]
     assert report.warnings == []
 
@@ -116,13 +116,99 @@ def test_a_short_period_and_an_unknown_one_are_warned_about() -> None:
     """Ten minutes say little about a month, and no period says nothing."""
     rates = prices({"from": "*", "to": "*", "sent": 1})
     row = (key("a", "b"), bytes_of(GB, 0))
-    short = price_flows(table_of(row, hours=1 / 6), rates, by=CostGrouping.SERVICE)
+    short = priced(table_of(row, hours=1 / 6), rates, by=CostGrouping.SERVICE)
     assert short.warnings == [
         "the period is short, 10 minutes: traffic of other hours may differ much"
     ]
-    unknown = price_flows(table_of(row, hours=0), rates, by=CostGrouping.SERVICE)
-    assert unknown.extrapolate(1.0, MONTH_HOURS) is None
-    assert unknown.warnings == ["the flows do not say their period, so nothing is extrapolated"]
+    unknown = priced(table_of(row, hours=0), rates, by=CostGrouping.SERVICE)
+    assert unknown.extrapolate(unknown.total, MONTH_HOURS) is None
+    assert unknown.warnings == [
+        "the flows do not say their period, so nothing is extrapolated: name it with --period"
+    ]
+
+
+NOW = 1_767_225_600.0
+
+
+def observed(
+    *periods: tuple[float, float, int], client: str = ""
+) -> tuple[list[FlowTable], list[float]]:
+    """Return tables of an amount of GB between two hours before now, and the rates of an hour."""
+    tables = []
+    for start, end, amount in periods:
+        table = FlowTable(start=NOW - start * 3600, end=NOW - end * 3600)
+        table.add(key("a", "b", client=client), bytes_of(amount * GB, 0))
+        tables.append(table)
+    return tables, [amount / (start - end) for start, end, amount in periods]
+
+
+def test_each_source_is_extrapolated_by_its_own_period() -> None:
+    """An agent of a month with 1 GB an hour and one of an hour with 100 GB send 101 GB an hour."""
+    tables, rates = observed((720, 0, 720), (1, 0, 100))
+    report = price_flows(
+        tables, prices({"from": "*", "to": "*", "sent": 0.02}), by=CostGrouping.ZONES
+    )
+    assert sum(rates) == 101
+    assert report.extrapolate(report.total, MONTH_HOURS) == pytest.approx(1474.60)
+    assert report.extrapolate(report.lines[0], 1) == pytest.approx(2.02)
+    assert [(period.hours, period.sources) for period in report.periods] == [(720, 1), (1, 1)]
+    assert report.total.amount == pytest.approx(820 * 0.02)
+
+
+@pytest.mark.parametrize(
+    ("periods", "want", "shown"),
+    [
+        pytest.param([(48, 24, 24), (24, 0, 48)], 1.5, [(48, 1)], id="two days in turn"),
+        pytest.param([(24, 0, 24), (24, 0, 48)], 3.0, [(24, 2)], id="two nodes at once"),
+        pytest.param([(24, 0, 24), (23.5, 0, 47)], 2.96, [(24, 2)], id="about the same time"),
+        pytest.param(
+            [(24, 0, 24), (48, 24.5, 47), (2, 0, 2)], 2.47, [(47.5, 1), (2, 1)], id="three"
+        ),
+        pytest.param([(72, 36, 36), (24, 0, 24)], 1.0, [(60, 1)], id="a gap"),
+    ],
+)
+def test_periods_in_turn_are_of_one_source(
+    periods: list[tuple[float, float, int]], want: float, shown: list[tuple[float, int]]
+) -> None:
+    """Rates of periods that overlap are added; those of periods in turn are averaged."""
+    tables, _ = observed(*periods)
+    report = price_flows(tables, prices({"from": "*", "to": "*", "sent": 1}), by=CostGrouping.ZONES)
+    assert report.extrapolate(report.total, 1) == pytest.approx(want, rel=0.02)
+    assert [(period.hours, period.sources) for period in report.periods] == shown
+
+
+def test_one_unknown_period_makes_all_unknown() -> None:
+    """A sum without the rate of one source would be too low."""
+    tables, _ = observed((24, 0, 24))
+    tables.append(table_of((key("a", "b"), bytes_of(GB, 0)), hours=0))
+    report = price_flows(tables, prices({"from": "*", "to": "*", "sent": 1}), by=CostGrouping.ZONES)
+    assert report.extrapolate(report.total, 1) is None
+
+
+def test_a_short_period_of_one_source_is_warned_about() -> None:
+    """The note says of how many sources."""
+    tables, _ = observed((24, 0, 24), (0.5, 0, 1))
+    report = price_flows(tables, prices({"from": "*", "to": "*", "sent": 1}), by=CostGrouping.ZONES)
+    assert report.warnings == [
+        "the period of 1 of 2 sources is short, 30 minutes: traffic of other hours may differ much"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "want"),
+    [
+        (1, "1 second"),
+        (23.76, "23.8 seconds"),
+        (60, "1 minute"),
+        (600, "10 minutes"),
+        (3600, "1 hour"),
+        (86_400, "24 hours"),
+        (30 * 86_400, "30 days"),
+    ],
+)
+def test_durations_are_in_the_unit_of_people(seconds: float, want: str) -> None:
+    """No fractions of minutes, and one hour is no plural."""
+    assert show_duration(seconds) == want
 
 
 def test_what_has_no_price_is_never_free() -> None:
@@ -135,7 +221,7 @@ def test_what_has_no_price_is_never_free() -> None:
         (key("a", "a"), bytes_of(16, 0)),
     )
     rates = prices({"from": "a", "to": "b", "sent": 1}, sameZone=None)
-    report = price_flows(flows, rates, by=CostGrouping.SERVICE)
+    report = priced(flows, rates, by=CostGrouping.SERVICE)
     assert sorted(report.unpriced.values()) == [1, 2, 4, 8, 16]
     assert (report.lines, report.total.bytes) == ([], 0)
 
@@ -143,9 +229,7 @@ def test_what_has_no_price_is_never_free() -> None:
 def test_outside_has_one_side_that_pays() -> None:
     """What leaves the cluster is sent, what enters it is received."""
     flows = table_of((key("a", OUTSIDE), bytes_of(GB, 2 * GB)))
-    report = price_flows(
-        flows, prices(outside={"sent": 0.09, "received": 0.001}), by=CostGrouping.ZONES
-    )
+    report = priced(flows, prices(outside={"sent": 0.09, "received": 0.001}), by=CostGrouping.ZONES)
     assert amounts(report) == {f"a -> {OUTSIDE}": 0.09, f"{OUTSIDE} -> a": 0.002}
     assert report.total.crossing_bytes == 0
 
@@ -156,7 +240,7 @@ def test_tunnels_and_links_are_not_priced() -> None:
         (key("a", "b", kind=FlowKind.TUNNEL), bytes_of(GB, 0)),
         (key("a", "b", kind=FlowKind.LOCAL), bytes_of(GB, 0)),
     )
-    report = price_flows(flows, prices({"from": "*", "to": "*", "sent": 1}), by=CostGrouping.ZONES)
+    report = priced(flows, prices({"from": "*", "to": "*", "sent": 1}), by=CostGrouping.ZONES)
     assert report.total.amount == 0
     assert report.warnings[0].startswith("packets of an overlay are not priced")
 
@@ -166,15 +250,17 @@ def test_connections_alone_have_no_cost() -> None:
     flows = table_of((key("a", "b"), FlowCounts(5)))
     flows.has_bytes = False
     with pytest.raises(CostError, match="connections only, no bytes"):
-        price_flows(flows, prices(), by=CostGrouping.SERVICE)
+        priced(flows, prices(), by=CostGrouping.SERVICE)
 
 
 def test_flows_without_clients_say_it() -> None:
     """A sum by client of flows that name none would look like one client."""
     flows = table_of((key("a", "b"), bytes_of(GB, 0)))
-    report = price_flows(flows, prices({"from": "*", "to": "*", "sent": 1}), by=CostGrouping.CLIENT)
+    report = priced(flows, prices({"from": "*", "to": "*", "sent": 1}), by=CostGrouping.CLIENT)
     assert amounts(report) == {"(not recorded)": 1.0}
-    assert report.warnings == ["the flows do not name clients: record them with workloads"]
+    assert report.warnings == [
+        "the flows do not name clients: run the agents with --detail workloads"
+    ]
 
 
 @given(
@@ -192,7 +278,7 @@ def test_every_grouping_has_the_same_total(rows: list[tuple[str, str, int, int]]
     """How costs are grouped changes no sum, and no byte is lost."""
     flows = table_of(*((key(a, b), bytes_of(sent, back)) for a, b, sent, back in rows))
     rates = prices({"from": "a", "to": "*", "sent": 3}, {"from": "*", "to": "a", "received": 5})
-    reports = [price_flows(flows, rates, by=by) for by in CostGrouping]
+    reports = [priced(flows, rates, by=by) for by in CostGrouping]
     for report in reports:
         lines = sum(line.bytes for line in report.lines)
         assert lines == report.total.bytes
@@ -240,7 +326,7 @@ def test_presets_are_read_and_dated(name: str, sent: int, want: float) -> None:
     rates = read_prices(value, name=name)
     assert rates.date
     assert rates.source
-    report = price_flows(table_of((key("a", "b"), bytes_of(sent, 0))), rates, by=CostGrouping.ZONES)
+    report = priced(table_of((key("a", "b"), bytes_of(sent, 0))), rates, by=CostGrouping.ZONES)
     assert report.total.amount == pytest.approx(want)
 
 

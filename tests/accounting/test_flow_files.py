@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from keepclose.accounting.flow_files import (
     FlowFileError,
     read_csv,
+    read_csv_tables,
     read_json_lines,
+    read_json_tables,
     write_csv,
     write_json_lines,
 )
@@ -187,3 +189,33 @@ def test_outputs_of_agents_may_follow_each_other() -> None:
     both = read_json_lines(lines, name="flows.jsonl")
     assert both.total() == FlowCounts(2, 0, 0, 20, 40)
     assert (both.start, both.end) == (table.start, table.end)
+
+
+@pytest.mark.parametrize(
+    ("write", "read"), [(write_csv, read_csv_tables), (write_json_lines, read_json_tables)]
+)
+def test_a_file_keeps_the_periods_of_its_sources(
+    write: Callable[..., Iterator[str]], read: Callable[..., list[FlowTable]]
+) -> None:
+    """An agent of a day and one of an hour stay apart, so that their rates can be added."""
+    tables = []
+    for start in (1_767_139_200.0, 1_767_222_000.0):
+        tables.append(FlowTable(start=start, end=1_767_225_600.0))
+        tables[-1].add(FlowKey(client_zone="a", endpoint_zone="b"), FlowCounts(1, 0, 0, 10, 20))
+    copies = read(write(*tables), name="f")
+    assert [(copy.seconds, copy.total()) for copy in copies] == [
+        (86_400.0, FlowCounts(1, 0, 0, 10, 20)),
+        (3600.0, FlowCounts(1, 0, 0, 10, 20)),
+    ]
+
+
+def test_a_period_for_each_row_is_one_period() -> None:
+    """Thousands of periods are times of connections, not of sources."""
+    lines = ["client_zone,endpoint_zone,request_bytes,response_bytes,start,end\n"]
+    lines += [
+        f"a,b,1,1,2026-01-01T{n // 60:02}:{n % 60:02}:00Z,2026-01-02T00:00:00Z\n"
+        for n in range(1200)
+    ]
+    (table,) = read_csv_tables(lines, name="f")
+    assert (table.total().request_bytes, table.seconds) == (1200, 86_400.0)
+    assert table.notes == ["f: rows of more than 1,000 periods count as of one"]

@@ -18,6 +18,7 @@ from keepclose.accounting.flow_table import (
     FlowKey,
     FlowKind,
     FlowTable,
+    count_between,
 )
 
 _ZONES = st.sampled_from(("zone-a", "zone-b", OUTSIDE, UNKNOWN, NO_ZONE))
@@ -102,6 +103,30 @@ def test_a_source_that_began_again() -> None:
     key = FlowKey(service="web")
     before, now = _table([(key, FlowCounts(10, 0, 0, 100))]), _table([(key, FlowCounts(3))])
     assert now.since(before).rows == {key: FlowCounts(3)}
+
+
+def test_sources_are_subtracted_one_by_one() -> None:
+    """A source that restarted counts again, and one that is read for the first time does not."""
+    key = FlowKey(service="web")
+
+    def counted(connections: int, *, start: float = 1.0, end: float = 2.0) -> FlowTable:
+        table = FlowTable(start=start, end=end)
+        table.add(key, FlowCounts(connections))
+        return table
+
+    before = {"n1": counted(10), "n2": counted(900), "n3": counted(5), "gone": counted(7)}
+    now = {
+        "n1": counted(12, end=10.0),
+        "n2": counted(3, start=8.0, end=10.0),
+        "n3": counted(6, start=8.0, end=10.0),
+        "new": counted(5000),
+    }
+    between = count_between(before, now)
+    assert between.rows == {key: FlowCounts(2 + 3 + 6)}
+    assert between.notes == [
+        "new did not answer at the start, so its flows are missing",
+        "gone did not answer at the end, so its flows are missing",
+    ]
 
 
 def test_tunnels_are_not_in_totals() -> None:

@@ -16,10 +16,14 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from keepclose.accounting.flow_files import read_csv, read_json_lines, write_json_lines
-from keepclose.cli import flow_sources
+from keepclose.accounting.flow_table import FlowCounts, FlowKey, FlowTable
+from keepclose.cli import flow_sources, options
 from keepclose.cli.exit import ExitCode
 from keepclose.cli.flow_sources import FlowSourceError, load_flow_table
 from keepclose.cli.main import app
+from keepclose.kube.auth import kubeconfig
+from keepclose.kube.connection import ConnectionSettings
+from keepclose.kube.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "flows"
@@ -40,6 +44,7 @@ class Site:
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, bytes]] = {}
         self.queries: list[str] = []
+        self.targets: list[str] = []
         self.authorization = ""
         site = self
 
@@ -51,6 +56,7 @@ class Site:
                 parts = urlsplit(self.path)
                 query = parse_qs(parts.query).get("query", [""])[0]
                 site.queries.append(query)
+                site.targets.append(self.path)
                 site.authorization = self.headers.get("Authorization", "")
                 names = [name for name in site.answers if name == parts.path or name in query]
                 status, body = site.answers.get(names[0] if names else "", (404, b"nothing"))
@@ -214,21 +220,20 @@ def test_a_period_may_be_named() -> None:
     assert run(*options, stdin=text).stdout.startswith("0.02 USD in the period: ")
     hour = run(*options, "--period", "1h", stdin=text).stdout
     assert hour.startswith("14.60 USD a month: ")
-    assert "observed: 1 hours\n" in hour
+    assert "observed: 1 hour\n" in hour
 
 
 @pytest.mark.parametrize(
     ("arguments", "want"),
     [
         pytest.param([], "no prices are named", id="no prices"),
-        pytest.param(["--prices", "aws"], "no flows are named", id="no flows"),
         pytest.param(
             ["--prices", "ibm", "--flows", FLOWS], "presets: aws, gcp, azure", id="preset"
         ),
         pytest.param(["--prices", LOG, "--flows", FLOWS], "error: ", id="other file"),
         pytest.param(["--print-prices", "ibm"], "'ibm' is none of aws, gcp, azure", id="print"),
         pytest.param(["--prices", "aws", "--flows", LOG], "keepclose flows read", id="log"),
-        pytest.param(["--prices", "aws", "--flows", CLUSTER], "is no file of flows", id="file"),
+        pytest.param(["--prices", "aws", "--flows", CLUSTER], "is not a file of flows", id="file"),
         pytest.param(
             ["--prices", "aws", "--flows", FLOWS, "--period", "0"], "longer than 0", id="period"
         ),
@@ -271,6 +276,107 @@ def test_an_agent_is_asked_for_its_flows(site: Site) -> None:
     )
     assert load_flow_table(site.address).rows == table.rows
     assert load_flow_table(f"{site.address}/other").rows == table.rows
+    # Bytes of open connections are counted before the agent answers.
+    assert site.targets == ["/flows?walk=true", "/other?walk=true"]
+
+
+def serve_agents(site: Site, directory: Path, *agents: FlowTable) -> Path:
+    """Let a site be an API server with flow agents; return its kubeconfig."""
+    pods = []
+    for number, table in enumerate(agents):
+        pods.append(
+            {
+                "metadata": {"name": f"flows-{number}", "namespace": "kube-system"},
+                "spec": {"nodeName": f"n{number}", "containers": []},
+                "status": {"phase": "Running"},
+            }
+        )
+        path = f"/api/v1/namespaces/kube-system/pods/flows-{number}:10247/proxy/flows"
+        site.answers[path] = (200, "".join(write_json_lines(table)).encode())
+    site.answers["/api/v1/pods"] = (200, json.dumps({"items": pods}).encode())
+    file = directory / "config"
+    cluster = {"name": "c", "cluster": {"server": site.address}}
+    config = {
+        "current-context": "c",
+        "clusters": [cluster],
+        "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+    }
+    file.write_text(json.dumps(config))
+    return file
+
+
+def agent_table(hours: float, gigabytes: int) -> FlowTable:
+    """Return what an agent of some hours has counted between zones."""
+    table = FlowTable(start=1767225600 - hours * 3600, end=1767225600)
+    key = FlowKey(namespace="shop", service="web", client_zone="a", endpoint_zone="b")
+    table.add(key, FlowCounts(1, 0, 0, gigabytes * 10**9, 0))
+    return table
+
+
+def test_a_cluster_has_a_bill_in_one_command(site: Site, tmp_path: Path) -> None:
+    """All agents are asked through the API server, and each is extrapolated by its own period."""
+    config = serve_agents(site, tmp_path, agent_table(720, 720), agent_table(1, 100))
+    result = run("cost", "--prices", "aws", "--kubeconfig", str(config))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("1,474.60 USD a month: ")
+    assert f"flows: 2 agents of {site.address}\n" in result.stderr
+    assert "observed: 30 days from 2025-12-02T00:00:00Z" in result.stdout
+    assert "observed: 1 hour from 2025-12-31T23:00:00Z" in result.stdout
+    assert "each source by its own period" in result.stdout
+    assert sum(target.endswith("/proxy/flows?walk=true") for target in site.targets) == 2
+    document = json.loads(
+        run("cost", "--prices", "aws", "-o", "json", "--kubeconfig", str(config)).stdout
+    )
+    assert [period["hours"] for period in document["periods"]] == [720, 1]
+    written = tmp_path / "flows.csv"
+    written.write_text(
+        run("flows", "top", "-o", "csv", "--kubeconfig", str(config)).stdout, encoding="utf-8"
+    )
+    assert run("cost", "--prices", "aws", "--flows", str(written)).stdout == result.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("cost", "--prices", "aws"), ("flows", "top"), ("verify",), ("flows", "--once")]
+)
+def test_all_commands_mean_the_same_cluster(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A named cluster comes before a lab, a lab before KUBECONFIG; else all ways are named."""
+    asked: list[str] = []
+
+    def load(path: Path | None = None, context: str | None = None) -> ConnectionSettings:
+        del context
+        asked.append(str(path))
+        raise ConfigError("not found")
+
+    monkeypatch.setattr(kubeconfig, "load_connection_settings", load)
+    monkeypatch.setattr(options, "_find_lab", lambda _directory: (Path("/lab"), "http://lab"))
+    run(*command, "--kubeconfig", "/named")
+    run(*command)
+    monkeypatch.setattr(options, "_find_lab", lambda _directory: None)
+    result = run(*command)
+    assert asked == ["/named", "/lab", "None"]
+    assert result.exit_code == ExitCode.UNREACHABLE
+    for way in ("no lab runs", "--kubeconfig", "--context", "KUBECONFIG", "keepclose up --flows"):
+        assert way in result.stderr
+
+
+def test_shares_are_never_rounded_to_nothing() -> None:
+    """A bill says 0.1 %, as `flows top` does, where a few bytes cross zones."""
+    text = (
+        "client_zone,endpoint_zone,service,request_bytes,response_bytes\n"
+        "a,b,web,328,0\na,a,web,1000000000,0\n"
+    )
+    result = run("cost", "--flows", "-", "--prices", "aws", stdin=text)
+    assert "0.1 %" in result.stdout
+
+
+def test_flows_are_one_json_document_too() -> None:
+    """`-o json` of `flows read` has the fields of JSON lines."""
+    document = json.loads(run("flows", "read", LOG, "--snapshot", CLUSTER, "-o", "json").stdout)
+    assert document["hasBytes"] is True
+    assert document["start"] == "2026-01-01T00:00:00Z"
+    assert document["flows"][0]["clientZone"].startswith("us-east-1")
 
 
 def test_prometheus_is_asked_for_three_increases(site: Site) -> None:
@@ -321,7 +427,9 @@ def test_a_window_begins_with_the_first_sample_of_prometheus(site: Site) -> None
     source = f"prometheus+{site.address}?window=24h"
     table = load_flow_table(source)
     assert (table.end - table.start, table.is_window) == (50, True)
-    assert "note: the period is short" in run("cost", "--prices", "aws", "--flows", source).stdout
+    result = run("cost", "--prices", "AWS", "--flows", source)
+    assert "observed: 50 seconds from " in result.stdout
+    assert "note: the period is short, 50 seconds" in result.stdout
 
 
 def test_connections_of_proxies_are_used_only_without_agents(site: Site) -> None:
@@ -335,7 +443,7 @@ def test_connections_of_proxies_are_used_only_without_agents(site: Site) -> None
     site.answers['mode=""'] = prometheus_answer()
     table = load_flow_table(source)
     assert (table.total().connections, table.has_bytes) == (3, False)
-    assert "no flow agent is scraped" in table.notes[-1]
+    assert "no flow agent is scraped" in table.notes[0]
 
 
 @pytest.mark.parametrize(

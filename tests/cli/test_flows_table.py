@@ -111,7 +111,7 @@ def test_rates_since_the_last_reading_stand_beside_what_crossed_in_all() -> None
             id="zones",
         ),
         pytest.param(FlowGrouping.NAMESPACE, ["shop", "(egress)"], id="namespace"),
-        pytest.param(FlowGrouping.CLIENT, ["(not told apart)"], id="client"),
+        pytest.param(FlowGrouping.CLIENT, ["(not recorded)"], id="client"),
     ],
 )
 def test_lines_are_about_what_was_asked_for(by: FlowGrouping, want: list[str]) -> None:
@@ -172,6 +172,18 @@ def test_every_width_is_kept(width: int) -> None:
     assert any(line.startswith("shop/web") for line in lines)
     (head,) = [line for line in lines if line.startswith("service")]
     assert ("cross zone/s" in head) == (width >= 30)
+
+
+def test_long_names_that_differ_at_the_end_stay_apart() -> None:
+    """Names of pods are cut in the middle, and get more of the width if they look the same."""
+    table = FlowTable()
+    for suffix in ("7d4b9-x2x4z", "7d4b9-q8w5k", "66c77-x2x4z"):
+        client = f"a-namespace/the-frontend-of-the-shop-for-customers-{suffix}"
+        table.add(flow("web", A, B, client=client), FlowCounts(1, 0, 0, 10, 10))
+    lines = shown(table, by=FlowGrouping.CLIENT, width=60)[-3:]
+    names = {line.split("  ")[0] for line in lines}
+    assert len(names) == 3
+    assert all(name.startswith("a-names") and "…" in name for name in names)
 
 
 def test_hostile_names_cannot_write_to_the_terminal() -> None:

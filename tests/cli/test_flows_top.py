@@ -11,6 +11,8 @@ from pathlib import Path
 from keepclose.accounting.flow_files import write_csv
 from keepclose.accounting.flow_table import FlowCounts, FlowKey, FlowTable
 from keepclose.cli.flows_top import Readings, Tally, find_agent_pages
+from keepclose.cli.options import FlowGrouping, FlowOrder
+from keepclose.cli.render.flows_table import summarise
 
 WEB = FlowKey(namespace="shop", service="web", client_zone="zone-a", endpoint_zone="zone-b")
 
@@ -48,6 +50,35 @@ def test_rates_are_differences_of_the_same_source() -> None:
     assert tally.reading.later.rows[WEB].connections == 1
     assert tally.reading.total.rows[WEB].connections == 111 + 3 + 999
     assert tally.reading.total.notes == ["n2 does not answer: gone"]
+
+
+def test_the_rate_of_a_window_is_its_mean() -> None:
+    """Two windows of Prometheus overlap, so their difference says nothing."""
+    window = table(100)
+    window.is_window = True
+    tally = Tally(Readings({"p": window}, {}))
+    summary = summarise(tally.reading, FlowGrouping.SERVICE, FlowOrder.CROSS_ZONE)
+    assert summary.per_second is not None
+    assert (summary.per_second.connections, summary.is_mean) == (1.0, True)
+    again = table(90)
+    again.is_window = True
+    tally.take(Readings({"p": again}, {}))
+    summary = summarise(tally.reading, FlowGrouping.SERVICE, FlowOrder.CROSS_ZONE)
+    assert summary.lines[0].per_second is not None
+    assert summary.lines[0].per_second.connections == 0.9
+
+
+def test_one_service_may_be_named(tmp_path: Path) -> None:
+    """Sums and lines are those of the Service alone; times are RFC 3339."""
+    both = table(5)
+    both.add(WEB._replace(service="db"), FlowCounts(7, 0, 0, 70, 140))
+    file = tmp_path / "flows.csv"
+    file.write_text("".join(write_csv(both)))
+    shown = json.loads(run("shop/web", "--flows", str(file), "-o", "json").stdout)
+    assert [line["name"] for line in shown["lines"]] == ["shop/web"]
+    assert shown["total"]["connections"] == 5
+    assert (shown["start"], shown["end"]) == ("2023-11-14T22:13:20Z", "2023-11-14T22:15:00Z")
+    assert "no flows of shop/none were counted" in run("shop/none", "--flows", str(file)).stdout
 
 
 def test_agents_are_found_by_the_port_of_their_pod() -> None:
@@ -93,7 +124,7 @@ def test_sources_that_cannot_be_read(tmp_path: Path) -> None:
     missing = run("--flows", str(tmp_path / "none.csv"))
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "none.csv" in missing.stderr
-    nowhere = run(KEEPCLOSE_DATA_DIR=str(tmp_path))
+    nowhere = run(KEEPCLOSE_DATA_DIR=str(tmp_path), KUBECONFIG=str(tmp_path / "none"))
     assert (nowhere.returncode, nowhere.stdout) == (4, "")
     both = run("--flows", "a.csv", "--context", "b")
     assert both.returncode == 2

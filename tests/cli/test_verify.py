@@ -269,6 +269,18 @@ def test_fewer_connections_asked_for(tmp_path: Path) -> None:
             "--observe: 'soon' must be a duration",
             id="no duration",
         ),
+        pytest.param(
+            ["-f", str(CLUSTER), "--flows", str(FLOWS), "--observe", "1s"],
+            2,
+            "--observe: " + str(FLOWS) + " does not change",
+            id="a file that is observed",
+        ),
+        pytest.param(
+            ["-f", str(CLUSTER), "--flows", "prometheus+http://x", "--observe", "1s"],
+            2,
+            "set the window instead",
+            id="a window that is observed",
+        ),
     ],
 )
 def test_bad_input(arguments: list[str], code: int, words: str) -> None:

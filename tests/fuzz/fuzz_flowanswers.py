@@ -92,7 +92,7 @@ def _check_prices(text: bytes) -> None:
         return
     flows = FlowTable(start=1, end=3601)
     flows.add(FlowKey(client_zone="aab", endpoint_zone="b"), FlowCounts(1, 0, 0, 10**9, 10**9))
-    report = price_flows(flows, prices, by=CostGrouping.ZONES)
+    report = price_flows([flows], prices, by=CostGrouping.ZONES)
     require(math.isfinite(report.total.amount) and report.total.amount >= 0, "a cost that is none")
     known = report.total.bytes + sum(report.unpriced.values())
     require(known == 2 * 10**9, "bytes that are neither priced nor reported")

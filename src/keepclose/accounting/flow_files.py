@@ -19,8 +19,15 @@ from typing import Annotated, Any, Final, NoReturn
 
 import msgspec
 
-from keepclose.accounting.flow_table import UNKNOWN, FlowCounts, FlowKey, FlowKind, FlowTable
-from keepclose.model.json_values import INT64_MAX, parse_natural
+from keepclose.accounting.flow_table import (
+    UNKNOWN,
+    FlowCounts,
+    FlowKey,
+    FlowKind,
+    FlowTable,
+    merge_tables,
+)
+from keepclose.model.json_values import INT64_MAX, JsonObject, parse_natural
 from keepclose.model.plain_text import is_hidden, make_plain
 
 MAX_ROWS: Final = 500_000
@@ -29,6 +36,8 @@ MAX_LINE_CHARACTERS: Final = 16_384
 """The longest line of a file of flows or of a flow log."""
 MAX_NAME_CHARACTERS: Final = 1_024
 """The longest name in a row; those of Kubernetes have 507 at most, with namespace."""
+MAX_PERIODS: Final = 1_000
+"""The most periods of a CSV file; with more of them, all rows are of one long period."""
 _MAX_NOTES: Final = 100
 _FORMULA: Final = ("=", "+", "-", "@")
 _GUARD: Final = "'"
@@ -54,24 +63,31 @@ class FlowFileError(ValueError):
         return f"{place}: {self.message}"
 
 
-def write_csv(table: FlowTable) -> Iterator[str]:
+def write_csv(*tables: FlowTable) -> Iterator[str]:
     """Yield the lines of a CSV file, each with its end; a table without bytes leaves them empty."""
     yield _csv_line(CSV_COLUMNS)
-    times = [_show_time(table.start), _show_time(table.end)]
-    for key, counts in table:
-        numbers = _numbers(counts) if table.has_bytes else [*_numbers(counts)[:3], "", ""]
-        yield _csv_line([*times, *map(guard_cell, key), *numbers])
+    for table in tables:
+        times = [_show_time(table.start), _show_time(table.end)]
+        for key, counts in table:
+            numbers = _numbers(counts) if table.has_bytes else [*_numbers(counts)[:3], "", ""]
+            yield _csv_line([*times, *map(guard_cell, key), *numbers])
 
 
 def read_csv(lines: Iterable[str], *, name: str) -> FlowTable:
-    """Return the flows of a CSV file; raise FlowFileError.
+    """Return all flows of a CSV file as one table; raise FlowFileError."""
+    return merge_tables(read_csv_tables(lines, name=name))
+
+
+def read_csv_tables(lines: Iterable[str], *, name: str) -> list[FlowTable]:
+    """Return the flows of a CSV file, a table for each period; raise FlowFileError.
 
     Columns may be in any order and may be missing, except for the zones. The kind of a row without
     one is service if it has a Service, else unknown.
     """
     numbered = bounded_lines(lines, name)
     columns = _read_header(numbered, name)
-    table = FlowTable(has_bytes=True)
+    tables: dict[tuple[str, str], FlowTable] = {}
+    whole: FlowTable | None = None
     names = _Names()
     without_bytes = 0
     number_of_rows = 0
@@ -84,13 +100,20 @@ def read_csv(lines: Iterable[str], *, name: str) -> FlowTable:
             message = f"{len(cells)} cells for {len(columns)} columns"
             raise FlowFileError(name, line, message)
         row = dict(zip(columns, cells, strict=True))
+        times = (row.get("start", ""), row.get("end", ""))
+        table = whole or tables.setdefault(times, FlowTable())
         without_bytes += _add_row(table, row, names, lambda text: _fail(name, line, text))  # noqa: B023 - called at once
+        if whole is None and len(tables) > MAX_PERIODS:
+            whole = merge_tables(tables.values())
+            whole.notes.append(f"{name}: rows of more than {MAX_PERIODS:,} periods count as of one")
+    found = [whole] if whole else [*tables.values()] or [FlowTable()]
     if without_bytes:
-        table.has_bytes = False
+        for table in found:
+            table.has_bytes = False
         if without_bytes < number_of_rows:
             note = f"{name}: {without_bytes:,} of {number_of_rows:,} rows have no bytes"
-            table.notes.append(note)
-    return table
+            found[0].notes.append(note)
+    return found
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -132,30 +155,48 @@ _ROW: Final = msgspec.json.Decoder(_Row)
 _METADATA: Final = msgspec.json.Decoder(_Metadata)
 
 
-def write_json_lines(table: FlowTable) -> Iterator[str]:
+def write_json_lines(*tables: FlowTable) -> Iterator[str]:
     """Yield the lines of a file of JSON lines, each with its end; rows omit 0 and ""."""
-    notes = [make_plain(note) for note in table.notes[:_MAX_NOTES]]
-    first = {
+    for table in tables:
+        yield from _write_json_lines(table)
+
+
+def flow_document(table: FlowTable) -> JsonObject:
+    """Return a table as one JSON object, with the fields that JSON lines have."""
+    flows = [msgspec.to_builtins(_json_row(key, counts)) for key, counts in table]
+    return {**_metadata(table), "flows": flows}
+
+
+def _write_json_lines(table: FlowTable) -> Iterator[str]:
+    yield msgspec.json.encode(_metadata(table)).decode() + "\n"
+    encode = msgspec.json.Encoder().encode
+    for key, counts in table:
+        yield encode(_json_row(key, counts)).decode() + "\n"
+
+
+def _metadata(table: FlowTable) -> JsonObject:
+    return {
         "start": _show_time(table.start),
         "end": _show_time(table.end),
         "hasBytes": table.has_bytes,
-        "notes": notes,
+        "notes": [make_plain(note) for note in table.notes[:_MAX_NOTES]],
     }
-    yield msgspec.json.encode(first).decode() + "\n"
-    encode = msgspec.json.Encoder().encode
-    for key, counts in table:
-        fields: dict[str, Any] = dict(zip(FlowKey._fields, map(_plain, key), strict=True))
-        fields |= zip((*_COUNTS, *_BYTES), map(int, _numbers(counts)), strict=True)
-        row = _Row(**fields)
-        yield encode(row).decode() + "\n"
+
+
+def _json_row(key: FlowKey, counts: FlowCounts) -> _Row:
+    fields: dict[str, Any] = dict(zip(FlowKey._fields, map(_plain, key), strict=True))
+    fields |= zip((*_COUNTS, *_BYTES), map(int, _numbers(counts)), strict=True)
+    return _Row(**fields)
 
 
 def read_json_lines(lines: Iterable[str], *, name: str) -> FlowTable:
-    """Return the flows of a file of JSON lines; raise FlowFileError.
+    """Return all flows of a file of JSON lines as one table; raise FlowFileError."""
+    return merge_tables(read_json_tables(lines, name=name))
 
-    Further first lines, of other nodes or periods, count as `FlowTable.merge` does it.
-    """
-    table: FlowTable | None = None
+
+def read_json_tables(lines: Iterable[str], *, name: str) -> list[FlowTable]:
+    """Return the flows of JSON lines, a table for each first line; raise FlowFileError."""
+    tables: list[FlowTable] = []
     names = _Names()
     number_of_rows = 0
     for line, text in bounded_lines(lines, name):
@@ -165,13 +206,9 @@ def read_json_lines(lines: Iterable[str], *, name: str) -> FlowTable:
         try:
             row = _ROW.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            further = _read_metadata(text, name, line, error, is_first=table is None)
-            if table is None:
-                table = further
-            else:
-                table.merge(further)
+            tables.append(_read_metadata(text, name, line, error, is_first=not tables))
             continue
-        if table is None:
+        if not tables:
             message = 'the first line must be {"start": ..., "end": ..., "hasBytes": ...}'
             raise FlowFileError(name, line, message)
         texts = [names.check(getattr(row, field), field) for field in FlowKey._fields]
@@ -183,10 +220,10 @@ def read_json_lines(lines: Iterable[str], *, name: str) -> FlowTable:
         counts = FlowCounts(
             row.connections, row.refused, row.unanswered, row.request_bytes, row.response_bytes
         )
-        table.add(FlowKey(_KINDS[row.kind], *texts[1:]), counts)
-    if table is None:
+        tables[-1].add(FlowKey(_KINDS[row.kind], *texts[1:]), counts)
+    if not tables:
         raise FlowFileError(name, 0, "it is empty")
-    return table
+    return tables
 
 
 def bounded_lines(

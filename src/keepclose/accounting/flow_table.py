@@ -11,7 +11,7 @@ responses what it received.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -225,12 +225,14 @@ class FlowTable:
     def since(self, earlier: FlowTable) -> FlowTable:
         """Return what was counted after an earlier table of the same source.
 
-        A count that fell began again from 0, so all of it is later.
+        A count that fell began again from 0, so all of it is later. So are all counts of a source
+        that began again after the earlier table.
         """
         table = self._empty()
         table.start = earlier.end
+        rows = {} if self.start > earlier.end > 0 else earlier.rows
         for key, counts in self:
-            before = earlier.rows.get(key)
+            before = rows.get(key)
             later = counts if before is None else counts.since(before)
             if not later.is_empty:
                 table.add(key, later)
@@ -287,6 +289,40 @@ class FlowTable:
             is_window=self.is_window,
             notes=self.notes,
         )
+
+
+def merge_tables(tables: Iterable[FlowTable]) -> FlowTable:
+    """Return all flows as one table, a single table as it is.
+
+    NB: its period is from the first start to the last end, so it is no base for rates.
+    """
+    first, *others = [*tables] or [FlowTable()]
+    if not others:
+        return first
+    merged = first.selected(lambda _key: False)
+    for table in (first, *others):
+        merged.merge(table)
+    return merged
+
+
+def count_between(before: Mapping[str, FlowTable], now: Mapping[str, FlowTable]) -> FlowTable:
+    """Return what was counted between two readings of the same sources.
+
+    Each source is subtracted by itself. What a source had counted before it was first read happened
+    at no known time, so it is left out, and a note says so.
+    """
+    between = FlowTable()
+    for source, table in now.items():
+        if source in before:
+            between.merge(table.since(before[source]))
+        else:
+            between.notes.append(f"{source} did not answer at the start, so its flows are missing")
+    between.notes += [
+        f"{source} did not answer at the end, so its flows are missing"
+        for source in before
+        if source not in now
+    ]
+    return between
 
 
 def is_zone(name: str) -> bool:

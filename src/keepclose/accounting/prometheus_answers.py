@@ -187,7 +187,7 @@ class FirstSample(NamedTuple):
         return f"min_over_time(min(timestamp({self.series}))[{window}s:{self.step_s}s])"
 
     def read(self, data: bytes, *, name: str) -> float | None:
-        """Return the time of a sample from an answer; None if there is none. Raise FlowFileError."""
+        """Return the time of a sample; None if there is none. Raise FlowFileError."""
         answer = _decode(data, name)
         if answer.data is None or not answer.data.result:
             return None

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keepclose.cli.exit import ExitCode, fail
-from keepclose.cli.flow_sources import FlowSources, read_flow_tables
-from keepclose.cli.options import read_duration
-from keepclose.cli.render.output import echo_document, echo_json
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, fail
+from keepclose.cli.flow_sources import NO_CLUSTER, FlowSources, read_flow_tables
+from keepclose.cli.options import (
+    ClusterChoice,
+    Kubeconfig,
+    KubeContext,
+    choose_cluster,
+    read_duration,
+)
+from keepclose.cli.render.output import echo_document, echo_json, say
 
 if TYPE_CHECKING:
     from keepclose.accounting.flow_table import FlowTable
@@ -64,12 +70,16 @@ def cost(
     output: Annotated[
         CostFormat, typer.Option("-o", "--output", help="Output format.")
     ] = CostFormat.TABLE,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = "",
+    data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Show what traffic between zones costs.
 
-    Bytes of each direction times a price table that you edit; an hour, a month and a year are
-    extrapolated from the period of the flows. Exit codes: 0 fine, 2 bad input, 3 no flows, 4 a
-    source does not answer.
+    The flows are those that --flows names, else those of all agents of the cluster. Bytes of each
+    direction times a price table that you edit; an hour, a month and a year are extrapolated from
+    the period of the flows. Exit codes: 0 fine, 2 bad input, 3 no flows, 4 a source does not
+    answer.
     """
     from keepclose.accounting.cost import CostError, CostGrouping, price_flows
     from keepclose.cli.render.flow_reports import cost_document, print_costs, write_cost_csv
@@ -84,20 +94,27 @@ def cost(
             "keepclose cost --print-prices aws > prices.yaml",
         )
     price_table = _read_prices(prices)
-    table = read_flow_tables(flows)
+    if flows and (kubeconfig or context):
+        fail("--flows: name sources or a cluster, not both")
+    tables = (
+        read_flow_tables(flows)
+        if flows
+        else _read_agents(choose_cluster(kubeconfig, context, data_dir, other=NO_CLUSTER))
+    )
     if period:
-        _set_period(table, read_duration("--period", period))
+        _set_period(tables, read_duration("--period", period))
+    notes = dict.fromkeys(note for table in tables for note in table.notes)
     try:
-        report = price_flows(table, price_table, by=CostGrouping(by.value))
+        report = price_flows(tables, price_table, by=CostGrouping(by.value))
     except CostError as error:
         fail(
             str(error),
-            *table.notes,
+            *notes,
             "switch byte counting on (keepclose flows --enable-accounting), or name flows with "
             "bytes",
         )
-    if not table.rows:
-        fail("the flows are empty", *table.notes, code=ExitCode.NOTHING)
+    if not any(table.rows for table in tables):
+        fail("the flows are empty", *notes, code=ExitCode.NOTHING)
     match output:
         case CostFormat.TABLE:
             print_costs(report, price_table, name=prices)
@@ -107,12 +124,31 @@ def cost(
             echo_document(write_cost_csv(report))
 
 
+def _read_agents(cluster: ClusterChoice) -> list[FlowTable]:
+    from keepclose.cli.flows_top import fail_unread, read_agents
+
+    readings = read_agents(cluster)
+    if not readings.tables:
+        fail_unread(readings)
+    agents = "agent" if len(readings.tables) == 1 else "agents"
+    say(
+        f"flows: {len(readings.tables):,} {agents} of {cluster.name}",
+        *(
+            f"warning: {name}: {why}, so its flows are missing"
+            for name, why in readings.errors.items()
+        ),
+        err=True,
+    )
+    return [*readings.tables.values()]
+
+
 def _preset(name: str) -> str:
     from keepclose.accounting.prices import PRESETS
 
-    if name not in PRESETS:
+    text = PRESETS.get(name.lower())
+    if text is None:
         fail(f"--print-prices: {name!r} is none of {', '.join(PRESETS)}")
-    return PRESETS[name]
+    return text
 
 
 def _read_prices(name: str) -> PriceTable:
@@ -121,7 +157,7 @@ def _read_prices(name: str) -> PriceTable:
     from keepclose.cli.manifests.yaml_tree import Unreadable, build_value, compose_tree
     from keepclose.system.files import MAX_SETTINGS_BYTES, InputError, read_input
 
-    text = PRESETS.get(name)
+    text = PRESETS.get(name.lower())
     if text is None:
         try:
             text = read_input(name, most=MAX_SETTINGS_BYTES).decode()
@@ -140,8 +176,10 @@ def _read_prices(name: str) -> PriceTable:
         fail(str(error), "see a complete one with: keepclose cost --print-prices aws")
 
 
-def _set_period(table: FlowTable, seconds: float) -> None:
+def _set_period(tables: list[FlowTable], seconds: float) -> None:
+    """Let all tables be of the same period, of this length."""
     if seconds <= 0:
         fail("--period: it must be longer than 0")
-    table.end = table.end or seconds
-    table.start = table.end - seconds
+    end = max((table.end for table in tables), default=0.0) or seconds
+    for table in tables:
+        table.start, table.end = end - seconds, end

@@ -36,6 +36,10 @@ MAX_FLOWS_BYTES: Final = 256 << 20
 """The largest answer of an agent or of Prometheus."""
 MAX_UNPACKED_BYTES: Final = 1 << 30
 """The largest content of a compressed file."""
+WALK_QUERY: Final = "walk=true"
+"""Lets an agent count the bytes of open connections first; without it they are up to 30 s old."""
+NO_CLUSTER: Final = "or name flows with --flows: a file, an agent or a Prometheus"
+"""What a command can read where there is no cluster."""
 _STANDARD_INPUT: Final = "-"
 _PROMETHEUS: Final = "prometheus+"
 _SCHEMES: Final = ("http", "https")
@@ -69,41 +73,58 @@ class FlowSourceError(Exception):
         self.code = code
 
 
-def read_flow_table(source: str) -> FlowTable:
-    """Return the flows of a source; one that cannot be read ends the command."""
-    try:
-        return load_flow_table(source)
-    except FlowSourceError as error:
-        fail(str(error), error.fix, code=error.code)
-
-
-def read_flow_tables(sources: Sequence[str]) -> FlowTable:
-    """Return the flows of several sources together; one that cannot be read ends the command."""
-    from keepclose.accounting.flow_table import FlowTable
-
-    tables = [read_flow_table(source) for source in sources]
-    if not tables:
-        fail("no flows are named", "name a file or an agent: --flows flows.csv")
-    total = FlowTable(has_bytes=True)
-    for source, table in zip(sources, tables, strict=True):
-        total.merge(table)
-        if not table.has_bytes:
-            total.notes.append(f"{hide_password(source)} has connections only, no bytes")
-    return total
+def read_flow_tables(sources: Sequence[str]) -> list[FlowTable]:
+    """Return the tables of several sources; one that cannot be read ends the command."""
+    tables = []
+    for source in sources:
+        try:
+            tables += load_flow_tables(source)
+        except FlowSourceError as error:
+            fail(str(error), error.fix, code=error.code)
+    return tables
 
 
 def load_flow_table(source: str) -> FlowTable:
-    """Return the flows of a source; raise FlowSourceError."""
+    """Return all flows of a source as one table; raise FlowSourceError."""
+    from keepclose.accounting.flow_table import merge_tables
+
+    return merge_tables(load_flow_tables(source))
+
+
+def load_flow_tables(source: str) -> list[FlowTable]:
+    """Return the flows of a source, a table for each period; raise FlowSourceError."""
     from keepclose.accounting.flow_files import FlowFileError
 
     try:
-        if source.startswith(tuple(f"{_PROMETHEUS}{scheme}://" for scheme in _SCHEMES)):
-            return _ask_prometheus(source)
-        if source.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES)):
-            return _ask_agent(source)
-        return _parse(name_source(source), read_lines(source))
+        if is_prometheus(source):
+            tables = [_ask_prometheus(source)]
+        elif source.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES)):
+            tables = _ask_agent(source)
+        else:
+            tables = _parse(name_source(source), read_lines(source))
     except FlowFileError as error:
         raise FlowSourceError(str(error)) from error
+    if not all(table.has_bytes for table in tables):
+        tables[0].notes.append(f"{hide_password(source)} has connections only, no bytes")
+    return tables
+
+
+def name_tables(source: str, tables: list[FlowTable]) -> dict[str, FlowTable]:
+    """Return the tables of a source by name; those of a file with several periods are numbered."""
+    name = hide_password(source)
+    if len(tables) == 1:
+        return {name: tables[0]}
+    return {f"{name}, period {number}": table for number, table in enumerate(tables, 1)}
+
+
+def is_prometheus(source: str) -> bool:
+    """Whether a source is a Prometheus, which answers for a window."""
+    return source.startswith(tuple(f"{_PROMETHEUS}{scheme}://" for scheme in _SCHEMES))
+
+
+def is_file(source: str) -> bool:
+    """Whether a source is a file or standard input, which do not change."""
+    return "://" not in source
 
 
 class TextLines:
@@ -163,14 +184,14 @@ def show_notes(table: FlowTable) -> None:
     say(*(f"note: {note}" for note in table.notes), err=True)
 
 
-def _parse(name: str, lines: TextLines) -> FlowTable:
-    from keepclose.accounting.flow_files import read_csv, read_json_lines
+def _parse(name: str, lines: TextLines) -> list[FlowTable]:
+    from keepclose.accounting.flow_files import read_csv_tables, read_json_tables
 
     match guess_format(lines):
         case "csv":
-            return read_csv(lines, name=name)
+            return read_csv_tables(lines, name=name)
         case "jsonl":
-            return read_json_lines(lines, name=name)
+            return read_json_tables(lines, name=name)
         case "aws" | "gcp":
             raise FlowSourceError(
                 f"{name} is a flow log of a cloud, which has no names of Services",
@@ -178,19 +199,19 @@ def _parse(name: str, lines: TextLines) -> FlowTable:
             )
         case _:
             raise FlowSourceError(
-                f"{name} is no file of flows",
+                f"{name} is not a file of flows",
                 "CSV begins with a line of columns, client_zone and endpoint_zone among them; JSON "
                 'lines begin with {"start": ..., "end": ..., "hasBytes": ...}',
             )
 
 
-def _ask_agent(source: str) -> FlowTable:
-    from keepclose.accounting.flow_files import read_json_lines
+def _ask_agent(source: str) -> list[FlowTable]:
+    from keepclose.accounting.flow_files import read_json_tables
 
     url = _split(source)
     path = url.path if url.path.strip("/") else "/flows"
-    data = _get(url, f"{path}?{url.query}" if url.query else path, what="flow agent")
-    return read_json_lines(TextLines(data), name=_show(url, path))
+    data = _get(url, f"{path}?{url.query or WALK_QUERY}", what="flow agent")
+    return read_json_tables(TextLines(data), name=_show(url, path))
 
 
 def _ask_prometheus(source: str) -> FlowTable:

@@ -2,8 +2,9 @@
 
 Reads the tables of flow agents: those of the running lab, of a cluster through its API server, or
 of any source that `--flows` names. Each agent counts from its own start, so rates are differences
-of two tables of the same agent; an agent that restarts or appears later distorts no rate. A source
-that does not answer is named below the table, and its last counts stay.
+of two tables of the same agent; an agent that restarts or appears later distorts no rate. The rate
+of a Prometheus is the mean of its window. A source that does not answer is named below the table,
+and its last counts stay.
 """
 
 from __future__ import annotations
@@ -14,11 +15,21 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
+from urllib.parse import parse_qsl
 
 import typer
 
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail
-from keepclose.cli.options import FlowGrouping, FlowOrder, read_duration
+from keepclose.cli.flow_sources import NO_CLUSTER, WALK_QUERY, hide_password, is_file, name_tables
+from keepclose.cli.options import (
+    ClusterChoice,
+    FlowGrouping,
+    FlowOrder,
+    Kubeconfig,
+    KubeContext,
+    choose_cluster,
+    read_duration,
+)
 from keepclose.cli.render.output import echo_document, echo_json
 
 if TYPE_CHECKING:
@@ -37,6 +48,7 @@ AGENT_PORT: Final = 10247
 """The port of an agent whose pod names none."""
 _PORT_NAMES: Final = ("metrics", "http-metrics", "pages")
 _AT_ONCE: Final = 16
+_WALK: Final = tuple(parse_qsl(WALK_QUERY))
 
 
 class FlowsFormat(StrEnum):
@@ -59,13 +71,17 @@ ReadAll = Callable[[], Readings]
 
 
 def top(
+    service: Annotated[
+        str,
+        typer.Argument(metavar="[NAMESPACE/]SERVICE", help="One Service; default: all traffic."),
+    ] = "",
     *,
     flows: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SOURCE",
             help="Read this file, agent (http://HOST:PORT) or Prometheus; may be repeated. "
-            "Default: all agents of the running lab.",
+            "Default: all agents of the cluster.",
         ),
     ] = None,
     by: Annotated[FlowGrouping, typer.Option(help="What a line is about.")] = FlowGrouping.SERVICE,
@@ -93,13 +109,8 @@ def top(
         FlowsFormat,
         typer.Option("-o", "--output", help="Output format; csv and jsonl hold all flows."),
     ] = FlowsFormat.TABLE,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Read the agents of this cluster, not of the lab."),
-    ] = None,
-    context: Annotated[
-        str, typer.Option(metavar="NAME", help="The same, by a context of the kubeconfig.")
-    ] = "",
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = "",
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Show which Services send how much across zones.
@@ -111,14 +122,16 @@ def top(
     interval_s = max(read_duration("--interval", interval), _LEAST_INTERVAL_S)
     if flows and (kubeconfig or context):
         fail("--flows: name sources or a cluster, not both")
-    read_all: ReadAll = partial(read_lab, data_dir)
     if flows:
-        read_all = _NamedSources(flows)
-    elif kubeconfig or context:
-        read_all = _cluster_agents(kubeconfig, context)
+        read_all: ReadAll = _NamedSources(flows)
+    else:
+        cluster = choose_cluster(kubeconfig, context, data_dir, other=NO_CLUSTER)
+        read_all = partial(read_agents, cluster)
+    if service:
+        read_all = _of_service(read_all, service)
     first = read_all()
     if not first.tables:
-        _fail_unread(first)
+        fail_unread(first)
     tally = Tally(first)
     if output is not FlowsFormat.TABLE:
         _write(tally.reading, output, by, sort)
@@ -127,7 +140,7 @@ def top(
 
     screen = Screen()
     is_live = screen.is_terminal and not screen.is_dumb_terminal and not once
-    if is_live and not (flows and all(map(_is_still, flows))):
+    if is_live and not (flows and all(map(is_file, flows))):
         _show_live(screen, tally, read_all, _View(by, sort, lines), interval_s)
     else:
         _View(by, sort, lines).print(screen, tally.reading)
@@ -143,15 +156,13 @@ class Tally:
 
     def take(self, readings: Readings) -> None:
         """Take new tables; a source that is not among them keeps its last one."""
-        from keepclose.accounting.flow_table import FlowTable
+        from keepclose.accounting.flow_table import count_between
 
         now = time.monotonic()
-        later = FlowTable()
-        for source, table in readings.tables.items():
-            before = self._tables.get(source)
-            # NB: what a source had counted before it was first read happened at no known time.
-            if before is not None:
-                later.merge(table.since(before))
+        counters = {
+            source: table for source, table in readings.tables.items() if not table.is_window
+        }
+        later = count_between(self._tables, counters)
         self._tables |= readings.tables
         self.reading = self._make(later, now - self._time, readings.errors)
         self._time = now
@@ -164,7 +175,7 @@ class Tally:
         for table in self._tables.values():
             total.merge(table)
         total.notes += [f"{source} does not answer: {why}" for source, why in errors.items()]
-        return FlowReading(total, later, seconds, len(self._tables))
+        return FlowReading(total, later, seconds, len(self._tables), tuple(self._tables.values()))
 
 
 class _View(NamedTuple):
@@ -207,21 +218,41 @@ def _show_live(
 
 def _write(reading: FlowReading, output: FlowsFormat, by: FlowGrouping, sort: FlowOrder) -> None:
     if output is FlowsFormat.JSON:
+        import msgspec
+
+        from keepclose.cli.render.flow_reports import show_moment
         from keepclose.cli.render.flows_table import summarise
 
-        echo_json(summarise(reading, by, sort))
+        summary = summarise(reading, by, sort)
+        times = {"start": show_moment(summary.start), "end": show_moment(summary.end)}
+        echo_json(msgspec.to_builtins(summary) | times)
         return
     from keepclose.accounting.flow_files import write_csv, write_json_lines
 
     write = write_csv if output is FlowsFormat.CSV else write_json_lines
-    # The writers have made names plain.
-    for line in write(reading.total):
+    # The writers have made names plain. Each source keeps its period.
+    for line in write(*reading.tables):
         echo_document(line)
 
 
-def _is_still(source: str) -> bool:
-    """Whether a source cannot change: a file or standard input."""
-    return "://" not in source
+def _of_service(read_all: ReadAll, service: str) -> ReadAll:
+    """Return a reader of the flows of one Service."""
+    from keepclose.cli.resolve import service_key
+
+    wanted = service_key(service, "")
+
+    def read() -> Readings:
+        readings = read_all()
+        tables = {
+            source: table.selected(lambda key: (key.namespace, key.service) == wanted)
+            for source, table in readings.tables.items()
+        }
+        if not any(table.rows for table in tables.values()):
+            for table in [*tables.values()][:1]:
+                table.notes = [*table.notes, f"no flows of {wanted} were counted"]
+        return Readings(tables, readings.errors)
+
+    return read
 
 
 class _NamedSources:
@@ -234,24 +265,47 @@ class _NamedSources:
         self._has_read = False
 
     def __call__(self) -> Readings:
-        from keepclose.cli.flow_sources import FlowSourceError, load_flow_table, read_flow_table
+        from keepclose.cli.flow_sources import FlowSourceError, load_flow_tables
 
         readings = Readings(dict(self._still), {})
         for source in self._sources:
-            if source in self._still:
+            if self._has_read and is_file(source):
                 continue
             try:
-                load = load_flow_table if self._has_read else read_flow_table
-                readings.tables[source] = load(source)
+                named = name_tables(source, load_flow_tables(source))
             except FlowSourceError as error:
-                readings.errors[source] = str(error)
-        self._still = {name: table for name, table in readings.tables.items() if _is_still(name)}
+                if not self._has_read:
+                    fail(str(error), error.fix, code=error.code)
+                readings.errors[hide_password(source)] = str(error)
+                continue
+            readings.tables.update(named)
+            if is_file(source):
+                self._still |= named
         self._has_read = True
         return readings
 
 
-def read_lab(data_dir: Path) -> Readings:
-    """Return the tables of the agents of a running lab."""
+def read_agents(cluster: ClusterChoice) -> Readings:
+    """Return the tables of the agents of a cluster; one that does not answer ends the command."""
+    if cluster.lab is not None:
+        return _read_lab(cluster.lab)
+    import asyncio
+
+    import msgspec
+
+    from keepclose.kube.errors import KubeError
+
+    try:
+        return asyncio.run(_read_cluster(cluster.connection))
+    except (KubeError, msgspec.DecodeError) as error:
+        fail(
+            f"{cluster.url} does not list the flow agents: {error}",
+            NO_CLUSTER,
+            code=ExitCode.UNREACHABLE,
+        )
+
+
+def _read_lab(data_dir: Path) -> Readings:
     answer = ask_lab(data_dir, "flows")
     return _parse(answer["flows"], dict(answer["errors"]))
 
@@ -268,31 +322,7 @@ def _parse(pages: dict[str, str], errors: dict[str, str]) -> Readings:
     return Readings(tables, errors)
 
 
-def _cluster_agents(kubeconfig: Path | None, context: str) -> ReadAll:
-    from keepclose.kube.auth.kubeconfig import load_connection_settings
-    from keepclose.kube.errors import ConfigError
-
-    try:
-        settings = load_connection_settings(kubeconfig, context=context or None)
-    except ConfigError as error:
-        fail(str(error))
-
-    def read() -> Readings:
-        import asyncio
-
-        import msgspec
-
-        from keepclose.kube.errors import KubeError
-
-        try:
-            return asyncio.run(read_cluster(settings))
-        except (KubeError, msgspec.DecodeError) as error:
-            fail(f"the API server does not list the agents: {error}", code=ExitCode.UNREACHABLE)
-
-    return read
-
-
-async def read_cluster(settings: ConnectionSettings) -> Readings:
+async def _read_cluster(settings: ConnectionSettings) -> Readings:
     """Return the tables of all agents of a cluster, through its API server; raises KubeError."""
     import asyncio
 
@@ -307,7 +337,7 @@ async def read_cluster(settings: ConnectionSettings) -> Readings:
     async def read(client: Client, name: str, path: str) -> None:
         async with slots:
             try:
-                pages[name] = (await client.raw("GET", path)).decode()
+                pages[name] = (await client.raw("GET", path, query=_WALK)).decode()
             except (KubeError, UnicodeDecodeError) as error:
                 errors[name] = str(error)
 
@@ -354,7 +384,8 @@ def find_agent_pages(pod_list: bytes) -> dict[str, str]:
     return found
 
 
-def _fail_unread(readings: Readings) -> NoReturn:
+def fail_unread(readings: Readings) -> NoReturn:
+    """End the command because no source has answered."""
     if readings.errors:
         source, why = next(iter(readings.errors.items()))
         fail(f"{source} does not answer: {why}", code=ExitCode.UNREACHABLE)

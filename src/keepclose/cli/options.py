@@ -2,6 +2,9 @@
 
 A value that cannot be parsed ends the command with exit code 2 and names the option.
 
+`choose_cluster` has the rule by which all commands find the cluster they read: the one that
+--kubeconfig or --context names, else a lab that runs, else the one that kubectl uses.
+
 NB: some choices and defaults are defined in other packages as well, because loading those packages
 takes longer than --help may. Tests hold that both agree.
 """
@@ -10,13 +13,15 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from keepclose.cli.exit import fail
+from keepclose.cli.exit import ExitCode, complete_hints, fail
 
 if TYPE_CHECKING:
+    from keepclose.kube.connection import ConnectionSettings
     from keepclose.model.gates import FeatureGates
     from keepclose.routing.subsets import SubsetOptions
 
@@ -25,6 +30,17 @@ _PORT: Final = re.compile(r"[0-9]{1,5}").fullmatch
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|s|us|µs|ns)")
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="How to reach the cluster; default: a running lab, else the kubeconfig that kubectl "
+        "uses.",
+    ),
+]
+KubeContext = Annotated[
+    str, typer.Option("--context", metavar="NAME", help="The context of the kubeconfig.")
+]
 StartingThreshold = Annotated[
     float,
     typer.Option(
@@ -157,6 +173,69 @@ def read_gates(
         fail(f"--emulated-version: {error}")
     except GateError as error:
         fail(f"--feature-gates: {error}")
+
+
+class ClusterChoice(NamedTuple):
+    """The cluster that a command reads."""
+
+    url: str
+    connection: ConnectionSettings
+    lab: Path | None = None
+    """The data directory of the lab; None for another cluster."""
+
+    @property
+    def name(self) -> str:
+        """What messages call the cluster."""
+        return "the lab" if self.lab else self.url
+
+
+def choose_cluster(
+    kubeconfig: Path | None, context: str, data_dir: Path, *, other: str = ""
+) -> ClusterChoice:
+    """Return the cluster that options name, else the lab that runs, else that of kubectl.
+
+    Without any the command ends; `other` says what it reads instead of a cluster.
+    """
+    from keepclose.kube.auth.kubeconfig import load_connection_settings
+    from keepclose.kube.errors import ConfigError
+
+    is_named = kubeconfig is not None or context != ""
+    lab = _find_lab(data_dir)
+    try:
+        if lab is not None and not is_named:
+            settings = load_connection_settings(lab[0])
+        else:
+            settings = load_connection_settings(kubeconfig, context=context or None)
+    except ConfigError as error:
+        if is_named:
+            fail(str(error))
+        fail(
+            f"no cluster is named, and no lab runs: {error}",
+            complete_hints(
+                "name the cluster with --kubeconfig, --context or KUBECONFIG, or start a lab with "
+                "keepclose up --flows",
+                data_dir,
+            ),
+            other,
+            code=ExitCode.UNREACHABLE,
+        )
+    is_lab = lab is not None and settings.server.url.rstrip("/") == lab[1].rstrip("/")
+    return ClusterChoice(settings.server.url, settings, data_dir if is_lab else None)
+
+
+def _find_lab(data_dir: Path) -> tuple[Path, str] | None:
+    """Return kubeconfig and URL of the lab that runs in a directory; None if none does."""
+    from keepclose.lab.cluster.data_dir import ClusterDirectory, ClusterDirectoryError, is_held
+
+    try:
+        directory = ClusterDirectory(data_dir.expanduser())
+        state = directory.read_state() if is_held(directory) else None
+    except ClusterDirectoryError as error:
+        fail(str(error))
+    except RuntimeError:
+        # A user without a home directory, as in a container, has no lab there.
+        return None
+    return None if state is None else (Path(state.kubeconfig), state.url)
 
 
 def join_namespace(service: str, namespace: str) -> str:

@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
-from keepclose.accounting.cost import MONTH_HOURS, YEAR_HOURS
+from keepclose.accounting.cost import HOUR_S, MONTH_HOURS, YEAR_HOURS, show_duration
 from keepclose.accounting.flow_files import guard_cell
+from keepclose.cli.render.flows_table import show_percent
 from keepclose.cli.render.output import say
 from keepclose.cli.render.screen import Grid, Screen
 
 if TYPE_CHECKING:
-    from keepclose.accounting.cost import CostLine, CostReport
+    from keepclose.accounting.cost import CostLine, CostReport, ObservedPeriod
     from keepclose.accounting.flow_table import FlowKey, FlowTable
     from keepclose.accounting.prices import PriceTable
     from keepclose.model.json_values import JsonObject
@@ -34,7 +35,7 @@ _TITLES: Final = {
     "client": "CLIENT",
 }
 _LEAST_SHOWN: Final = 0.01
-_LONG_H: Final = 72
+_MAX_SHOWN_PERIODS: Final = 5
 _FILE_WIDTH: Final = 300
 _EARLIEST: Final = 1e8
 """Times before are no dates, but the ends of a period of which only the length is known."""
@@ -88,7 +89,7 @@ def print_flow_table(table: FlowTable) -> None:
 def print_costs(report: CostReport, prices: PriceTable, *, name: str) -> None:
     """Print the sum, a row for each Service or the like, and what the numbers rest on."""
     total = report.total
-    month = report.extrapolate(total.amount, MONTH_HOURS)
+    month = report.extrapolate(total, MONTH_HOURS)
     amount = _amount(total.amount if month is None else month)
     when = "in the period" if month is None else "a month"
     crossing = f"{_bytes(total.crossing_bytes)} of {_bytes(total.bytes)} cross zones"
@@ -116,7 +117,7 @@ def write_cost_csv(report: CostReport) -> str:
         [report.by.value, "bytes", "between_zones_bytes", "currency", "observed", *periods]
     )
     for line in report.lines:
-        amounts = [line.amount, *(report.extrapolate(line.amount, n) for n in _PERIODS.values())]
+        amounts = [line.amount, *(report.extrapolate(line, n) for n in _PERIODS.values())]
         writer.writerow(
             [
                 guard_cell(line.name),
@@ -136,10 +137,19 @@ def cost_document(report: CostReport, prices: PriceTable, *, name: str) -> JsonO
         "currency": report.currency,
         "prices": {"name": name, "date": prices.date, "source": prices.source},
         "period": {
-            "start": _show_time(report.start),
-            "end": _show_time(report.end),
+            "start": show_moment(report.start),
+            "end": show_moment(report.end),
             "hours": report.hours,
         },
+        "periods": [
+            {
+                "start": show_moment(period.start),
+                "end": show_moment(period.end),
+                "hours": period.hours,
+                "sources": period.sources,
+            }
+            for period in report.periods
+        ],
         "total": _line_document(report, report.total),
         "lines": [_line_document(report, line) for line in report.lines],
         "unpricedBytes": report.unpriced,
@@ -155,7 +165,7 @@ def _line_document(report: CostReport, line: CostLine) -> JsonObject:
         "observed": line.amount,
     }
     for period, hours in _PERIODS.items():
-        document[f"per{period.title()}"] = report.extrapolate(line.amount, hours)
+        document[f"per{period.title()}"] = report.extrapolate(line, hours)
     return document
 
 
@@ -180,7 +190,7 @@ def _cells(report: CostReport, line: CostLine) -> list[str]:
         cells += [_bytes(line.crossing_bytes), share]
     if not report.hours:
         return [*cells, _amount(line.amount)]
-    amounts = (report.extrapolate(line.amount, hours) for hours in _PERIODS.values())
+    amounts = (report.extrapolate(line, hours) for hours in _PERIODS.values())
     return [*cells, *(_amount(amount or 0.0) for amount in amounts)]
 
 
@@ -193,11 +203,15 @@ def _column_titles(report: CostReport) -> list[str]:
 
 def _footnotes(report: CostReport, prices: PriceTable, name: str) -> list[str]:
     notes = []
-    if report.hours:
-        notes += [
-            f"observed: {_duration(report.hours)}{_period(report.start, report.end)}",
-            f"extrapolated: a month is {MONTH_HOURS} hours of that traffic, a year {YEAR_HOURS:,}",
-        ]
+    notes += [_observed(period) for period in report.periods[:_MAX_SHOWN_PERIODS]]
+    if (more := len(report.periods) - _MAX_SHOWN_PERIODS) > 0:
+        notes.append(f"observed: {more:,} shorter periods more, with -o json")
+    if report.periods:
+        own = ", each source by its own period" if len(report.periods) > 1 else ""
+        notes.append(
+            f"extrapolated: a month is {MONTH_HOURS} hours of that traffic, a year "
+            f"{YEAR_HOURS:,}{own}"
+        )
     dated = f" of {prices.date}" if prices.date else ""
     notes.append(f"prices: {name}{dated}, to be compared with your bill")
     if prices.source:
@@ -233,22 +247,23 @@ def _amount(amount: float) -> str:
 
 
 def _share(part: float, whole: float) -> str:
-    return f" ({part / whole:.0%})".replace("%", " %") if whole else ""
+    return f" ({show_percent(part, whole)})" if whole else ""
 
 
 def _period(start: float, end: float) -> str:
     if start < _EARLIEST or end < start:
         return ""
-    return f" from {_show_time(start)} to {_show_time(end)}"
+    return f" from {show_moment(start)} to {show_moment(end)}"
 
 
-def _duration(hours: float) -> str:
-    if hours < 1:
-        return f"{hours * 60:.3g} minutes"
-    return f"{hours:.3g} hours" if hours < _LONG_H else f"{hours / 24:.3g} days"
+def _observed(period: ObservedPeriod) -> str:
+    sources = f", {period.sources:,} sources" if period.sources > 1 else ""
+    shown = show_duration(period.hours * HOUR_S)
+    return f"observed: {shown}{_period(period.start, period.end)}{sources}"
 
 
-def _show_time(seconds: float) -> str:
+def show_moment(seconds: float) -> str:
+    """Return a time as RFC 3339; "" if it is not known."""
     if seconds < _EARLIEST:
         return ""
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

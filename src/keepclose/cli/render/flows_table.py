@@ -99,8 +99,10 @@ class FlowSummary(msgspec.Struct, rename="camel"):
     """In seconds of the Unix epoch, 0 if not known."""
     end: float = 0.0
     seconds: float = 0.0
-    """The time since the last reading, 0 if there is none."""
+    """The time that rates are of: since the last reading; 0 if there are none."""
     per_second: ZoneCounts | None = None
+    is_mean: bool = False
+    """Whether rates are means of the windows of sources, not of the time since the last reading."""
     notes: list[str] = []
 
 
@@ -111,6 +113,16 @@ class FlowReading(NamedTuple):
     later: FlowTable | None
     seconds: float
     sources: int
+    tables: tuple[FlowTable, ...] = ()
+    """Those that the total is the sum of."""
+
+    @property
+    def recent(self) -> list[tuple[FlowTable, float]]:
+        """Return tables with their lengths that rates are made of; none if a source has no rate."""
+        windows = [(table, table.seconds) for table in self.tables if table.is_window]
+        if self.later is None:
+            return windows if len(windows) == len(self.tables) else []
+        return [*([(self.later, self.seconds)] if self.seconds > 0 else []), *windows]
 
 
 def summarise(reading: FlowReading, grouping: FlowGrouping, order: FlowOrder) -> FlowSummary:
@@ -128,18 +140,30 @@ def summarise(reading: FlowReading, grouping: FlowGrouping, order: FlowOrder) ->
         end=reading.total.end,
         notes=list(reading.total.notes),
     )
-    if reading.later is not None and reading.seconds > 0:
-        summary.seconds = reading.seconds
-        later_total, _, later_lines, pairs = _sum_up(reading.later, name_of)
-        summary.per_second = later_total.per_second(reading.seconds)
+    if recent := [(table, seconds) for table, seconds in reading.recent if seconds > 0]:
+        summary.seconds = reading.seconds or max(seconds for _, seconds in recent)
+        summary.is_mean = reading.later is None
+        summary.per_second = ZoneCounts()
+        rates: dict[str, ZoneCounts] = {}
+        pairs = {}
+        for table, seconds in recent:
+            sums = _sum_up(table, name_of)
+            summary.per_second.add(sums.total.per_second(seconds))
+            for name, counts in sums.names.items():
+                rates.setdefault(name, ZoneCounts()).add(counts.per_second(seconds))
+            for name, amounts in sums.pairs.items():
+                known = pairs.setdefault(name, {})
+                for pair, amount in amounts.items():
+                    known[pair] = known.get(pair, 0) + amount / seconds
         for line in summary.lines:
-            counts = later_lines.get(line.name) or ZoneCounts()
-            line.per_second = counts.per_second(reading.seconds)
+            line.per_second = rates.get(line.name) or ZoneCounts()
     if grouping is not FlowGrouping.ZONES:
         for line in summary.lines:
             line.busiest_pair = _busiest(pairs.get(line.name, {}))
     if grouping is FlowGrouping.CLIENT and set(lines) <= {_UNNAMED, ""}:
-        summary.notes.append("clients are not told apart: run the agents with --detail workloads")
+        summary.notes.append(
+            "the flows do not name clients: run the agents with --detail workloads"
+        )
     summary.lines.sort(key=lambda line: _sort_key(line, order, has_bytes=summary.has_bytes))
     return summary
 
@@ -169,7 +193,7 @@ def show_bytes(number: float) -> str:
 
 
 _Pairs = dict[tuple[str, str], float]
-_UNNAMED: Final = "(not told apart)"
+_UNNAMED: Final = "(not recorded)"
 
 
 class _Sums(NamedTuple):
@@ -267,7 +291,7 @@ def _head(summary: FlowSummary, width: int) -> list[Line]:
     lines = []
     if summary.per_second is not None:
         text = _sentence(summary.per_second, has_bytes=summary.has_bytes, per="/s")
-        lines += _labelled("now", text, width, style="bold")
+        lines += _labelled("mean" if summary.is_mean else "now", text, width, style="bold")
     text = _sentence(summary.total, has_bytes=summary.has_bytes, per="")
     if summary.end > summary.start > 0:
         text += f", in {show_seconds(summary.end - summary.start)}"
@@ -311,7 +335,7 @@ def _sentence(counts: ZoneCounts, *, has_bytes: bool, per: str) -> str:
 
 def _cross_share(counts: ZoneCounts, *, has_bytes: bool) -> str:
     inside, crossing = _split(counts, has_bytes=has_bytes)
-    return _percent(crossing, inside + crossing)
+    return show_percent(crossing, inside + crossing)
 
 
 def _split(counts: ZoneCounts, *, has_bytes: bool) -> tuple[float, float]:
@@ -320,7 +344,8 @@ def _split(counts: ZoneCounts, *, has_bytes: bool) -> tuple[float, float]:
     return counts.in_zone_connections, counts.cross_zone_connections
 
 
-def _percent(part: float, whole: float) -> str:
+def show_percent(part: float, whole: float) -> str:
+    """Return a share in percent; a dot if there is nothing to share."""
     if not whole:
         return _NO_VALUE
     percent = 100 * part / whole
@@ -377,6 +402,9 @@ def _table(summary: FlowSummary, lines: Sequence[FlowLine], width: int) -> list[
         max([_NARROWEST_NAME, len(summary.grouping), *map(cell_len, names)]), _LONGEST_NAME
     )
     least = min(wanted, max(_NARROWEST_NAME, width // 4))
+    # Names that look the same when cut need more of the width, at most half of it.
+    while least < min(wanted, width // 2) and _are_ambiguous(names, least):
+        least += 1
     while columns and sum(column.width + 2 for column in columns) + least > width:
         columns.remove(max(columns, key=lambda column: column.rank))
     room = max(width - sum(column.width + 2 for column in columns), 1)
@@ -398,6 +426,10 @@ def _table(summary: FlowSummary, lines: Sequence[FlowLine], width: int) -> list[
     return rendered
 
 
+def _are_ambiguous(names: Sequence[str], width: int) -> bool:
+    return len({_shorten(name, width) for name in names}) < len(set(names))
+
+
 def _columns(summary: FlowSummary, lines: Sequence[FlowLine]) -> list[_Column]:
     per = "/s" if summary.per_second is not None else ""
     has_bytes = summary.has_bytes
@@ -409,7 +441,7 @@ def _columns(summary: FlowSummary, lines: Sequence[FlowLine]) -> list[_Column]:
         return show_bytes(number) if has_bytes else _count(number, per)
 
     columns = [
-        _Column("in zone", [_percent(inside, inside + cross) for inside, cross in split], 2),
+        _Column("in zone", [show_percent(inside, inside + cross) for inside, cross in split], 2),
         _Column(f"cross zone{per}", [show(cross) for _, cross in split], 0, "yellow"),
         _Column(f"same zone{per}", [show(inside) for inside, _ in split], 3),
         _Column(f"conn{per}", [_count(line.shown.connections, per) for line in lines], 1),
@@ -433,8 +465,10 @@ def _columns(summary: FlowSummary, lines: Sequence[FlowLine]) -> list[_Column]:
 
 
 def _shorten(text: str, width: int) -> str:
+    """Return a text without its middle, because names of pods differ at their ends."""
     if cell_len(text) <= width:
         return text
-    while text and cell_len(text) > width - 1:
-        text = text[:-1]
-    return f"{text}…"
+    first, last = (len(text) + 1) // 2, len(text) // 2
+    while first + last and cell_len(text[:first] + text[len(text) - last :]) > width - 1:
+        first, last = (first - 1, last) if first > last else (first, last - 1)
+    return f"{text[:first]}…{text[len(text) - last :]}"

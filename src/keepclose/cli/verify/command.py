@@ -13,8 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail, name_program
-from keepclose.cli.flow_sources import FlowSources, read_flow_tables
-from keepclose.cli.options import read_duration, read_gates
+from keepclose.cli.flow_sources import (
+    FlowSources,
+    is_file,
+    is_prometheus,
+    name_tables,
+    read_flow_tables,
+)
+from keepclose.cli.options import (
+    ClusterChoice,
+    Kubeconfig,
+    KubeContext,
+    choose_cluster,
+    read_duration,
+    read_gates,
+)
 from keepclose.cli.render.output import OutputFormat, TableOrJson, echo_json, say
 from keepclose.cli.resolve import name_files, narrow_services, read_inventory, service_key
 
@@ -78,15 +91,8 @@ def verify(
             "of an API server. May be repeated.",
         ),
     ] = [],  # noqa: B006 - typer copies it
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Default: a running lab, else the kubeconfig that kubectl uses."
-        ),
-    ] = None,
-    context: Annotated[
-        str, typer.Option(metavar="NAME", help="The context of the kubeconfig.")
-    ] = "",
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = "",
     min_connections: Annotated[
         int,
         typer.Option(min=1, metavar="N", help="Zones with fewer connections are not judged."),
@@ -181,35 +187,10 @@ def _find_source(
         if kubeconfig or context:
             fail("--file: name files or a cluster, not both")
         return ClusterSource(name_files(files))
-    from keepclose.kube.auth.kubeconfig import load_connection_settings
-    from keepclose.kube.errors import ConfigError
-
-    lab = _find_lab(data_dir)
-    try:
-        if lab is not None and not (kubeconfig or context):
-            settings = load_connection_settings(lab[0])
-        else:
-            settings = load_connection_settings(kubeconfig, context=context or None)
-    except ConfigError as error:
-        fail(
-            str(error),
-            "name the cluster with --kubeconfig, or its objects in files with -f",
-            code=ExitCode.UNREACHABLE,
-        )
-    is_lab = lab is not None and settings.server.url.rstrip("/") == lab[1].rstrip("/")
-    return ClusterSource(settings.server.url, settings, data_dir if is_lab else None)
-
-
-def _find_lab(data_dir: Path) -> tuple[Path, str] | None:
-    """Return kubeconfig and URL of the lab that runs in a directory; None if none does."""
-    from keepclose.lab.cluster.data_dir import ClusterDirectory, ClusterDirectoryError, is_held
-
-    directory = ClusterDirectory(data_dir.expanduser())
-    try:
-        state = directory.read_state() if is_held(directory) else None
-    except ClusterDirectoryError as error:
-        fail(str(error))
-    return None if state is None else (Path(state.kubeconfig), state.url)
+    cluster = choose_cluster(
+        kubeconfig, context, data_dir, other="or name its objects in files with -f"
+    )
+    return ClusterSource(cluster.url, cluster.connection, cluster.lab)
 
 
 def _check_probe(flows: list[str], files: list[str], *, has_service: bool) -> None:
@@ -321,42 +302,49 @@ def _read_gates(text: str, source: ClusterSource) -> FeatureGates:
 
 def _observe(flows: list[str], source: ClusterSource, seconds: float) -> FlowTable:
     """Return all flows, or those of the next seconds."""
-    table = _read_flows(flows, source)
+    from keepclose.accounting.flow_table import count_between, merge_tables
+
     if not seconds:
-        return table
+        return merge_tables(_read_flows(flows, source).values())
+    _check_observable(flows)
+    before = _read_flows(flows, source)
     import time
 
     say(f"observing for {seconds:g} s", err=True)
     time.sleep(seconds)
-    return _read_flows(flows, source).since(table)
+    return count_between(before, _read_flows(flows, source))
 
 
-def _read_flows(flows: list[str], source: ClusterSource) -> FlowTable:
+def _check_observable(flows: list[str]) -> None:
+    """End the command if a source is no counter, whose tables could be subtracted."""
+    for name in flows:
+        if is_file(name):
+            fail(
+                f"--observe: {name} does not change",
+                "name an agent with --flows http://HOST:PORT, or judge the file without --observe",
+            )
+        if is_prometheus(name):
+            fail(
+                "--observe: a Prometheus answers for a window before now",
+                "set the window instead, without --observe: prometheus+http://HOST:PORT?window=5m",
+            )
+
+
+def _read_flows(flows: list[str], source: ClusterSource) -> dict[str, FlowTable]:
+    """Return the tables of all sources that answer."""
     if flows:
-        return read_flow_tables(flows)
-    from keepclose.accounting.flow_table import FlowTable
-    from keepclose.cli.flows_top import read_cluster, read_lab
-    from keepclose.kube.errors import KubeError
+        tables: dict[str, FlowTable] = {}
+        for name in flows:
+            tables |= name_tables(name, read_flow_tables([name]))
+        return tables
+    from keepclose.cli.flows_top import read_agents
 
     if source.connection is None:
         fail(
             "--flows: nothing says where traffic went",
             "name the flows with --flows FILE, or of an agent with --flows http://HOST:PORT",
         )
-    if source.lab is not None:
-        readings = read_lab(source.lab)
-    else:
-        import asyncio
-
-        import msgspec
-
-        try:
-            readings = asyncio.run(read_cluster(source.connection))
-        except (KubeError, msgspec.DecodeError) as error:
-            fail(f"the API server does not list the agents: {error}", code=ExitCode.UNREACHABLE)
-    table = FlowTable()
-    for each in readings.tables.values():
-        table.merge(each)
+    readings = read_agents(ClusterChoice(source.name, source.connection, source.lab))
     for name, why in readings.errors.items():
         say(f"warning: {name}: {why}, so its flows are missing", err=True)
     if not readings.tables:
@@ -365,7 +353,7 @@ def _read_flows(flows: list[str], source: ClusterSource) -> FlowTable:
             "name another source with --flows, or send connections with --probe",
             code=ExitCode.NOTHING,
         )
-    return table
+    return readings.tables
 
 
 def _probe(source: ClusterSource, inventory: Inventory, options: ProbeOptions) -> FlowTable:
