@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -48,10 +49,16 @@ def test_the_present_connections_are_printed(tmp_path: Path) -> None:
     """With --once the command prints a table with its heads, and ends with 0."""
     with embedded_server(tmp_path / "data") as server:
         done = run_flows("--once", "--kubeconfig", str(server.kubeconfig), "--node-name", "n1")
+        document = run_flows(
+            "--once", "-o", "json", "--kubeconfig", str(server.kubeconfig), "--node-name", "n1"
+        )
         csv = run_flows(
             "--once", "-o", "csv", "--kubeconfig", str(server.kubeconfig), "--node-name", "n1"
         )
     assert (done.returncode, done.stdout.split()[:2]) == (0, ["TO", "PORT"])
+    # What is wrong is a note of the table, and no record of a log.
+    assert (done.stderr, document.stderr) == ("", "")
+    assert json.loads(document.stdout)["flows"] is not None
     assert (csv.returncode, csv.stdout.startswith("start,end,kind,")) == (0, True)
 
 

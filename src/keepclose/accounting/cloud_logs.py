@@ -238,7 +238,7 @@ class _Missing:
         self._samples: dict[str, dict[str, None]] = {OUTSIDE: {}, UNKNOWN: {}}
 
     def record(self, connection: Connection, key: FlowKey) -> None:
-        """Note the sides of a connection that have no zone."""
+        """Note the addresses of a connection that have no zone."""
         sides = ((key.client_zone, connection.source), (key.endpoint_zone, connection.destination))
         for zone, address in sides:
             samples = self._samples.get(zone)
@@ -250,8 +250,8 @@ class _Missing:
     def notes(self, number: int) -> list[str]:
         """Return what could not be joined."""
         words: Mapping[str, str] = {
-            OUTSIDE: "sides that are no pod or node of the snapshot, counted as outside",
-            UNKNOWN: "sides in the cluster's ranges that are no pod or node of the snapshot",
+            OUTSIDE: "addresses of no pod or node of the snapshot, counted as outside",
+            UNKNOWN: "addresses in the cluster's ranges of no pod or node of the snapshot",
         }
         return [
             f"{text}: {self._numbers[zone]:,} in {number:,} connections, such as"

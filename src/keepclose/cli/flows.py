@@ -5,6 +5,7 @@ Reads and checks the options and runs `flows.process`. It never changes how traf
 
 from __future__ import annotations
 
+import logging
 import socket
 from enum import StrEnum
 from pathlib import Path
@@ -12,16 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from keepclose.cli.exit import ExitCode, fail
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, fail
 from keepclose.cli.flows_read import read
 from keepclose.cli.flows_top import top as top_command
-from keepclose.cli.options import read_address_or_none, read_duration
-from keepclose.cli.render.output import echo_document, say
+from keepclose.cli.options import (
+    KubeContext,
+    choose_cluster,
+    read_address_or_none,
+    read_duration,
+)
+from keepclose.cli.render.output import echo_document, echo_json, say
 from keepclose.cli.startup import import_lean
 
 if TYPE_CHECKING:
     from keepclose.accounting.flow_table import Detail, FlowTable
     from keepclose.flows.settings import FlowSettings
+    from keepclose.kube.connection import ConnectionSettings
     from keepclose.runtime.pages import ListenAddress
 
 app = typer.Typer(name="flows", rich_markup_mode=None)
@@ -34,6 +41,7 @@ class FlowOutput(StrEnum):
     """The form of a flow table."""
 
     TABLE = "table"
+    JSON = "json"
     CSV = "csv"
     JSONL = "jsonl"
 
@@ -47,8 +55,13 @@ def flows(
     ] = "",
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="How to reach the cluster; default as kubectl has it."),
+        typer.Option(
+            metavar="FILE",
+            help="How to reach the cluster; default: with --once a running lab, else the "
+            "kubeconfig that kubectl uses.",
+        ),
     ] = None,
+    kube_context: KubeContext = "",
     cluster_cidr: Annotated[
         str,
         typer.Option(
@@ -66,7 +79,8 @@ def flows(
     detail: Annotated[
         str,
         typer.Option(
-            metavar="LIST", help="What is told apart besides zones: nodes, workloads, pods."
+            metavar="LIST",
+            help="What flows are counted by besides Services and zones: nodes, workloads, pods.",
         ),
     ] = "",
     walk_period: Annotated[
@@ -113,6 +127,7 @@ def flows(
     output: Annotated[
         FlowOutput, typer.Option("--output", "-o", help="The form of what --once prints.")
     ] = FlowOutput.TABLE,
+    data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Count connections and bytes of this node, by Service and zone.
 
@@ -135,7 +150,17 @@ def flows(
         all_pods=all_pods,
     )
     pages = _read_pages(metrics_bind_address)
-    _run(settings, kubeconfig=kubeconfig, pages=pages, once=output if once else None)
+    if once:
+        cluster = choose_cluster(
+            kubeconfig,
+            kube_context,
+            data_dir,
+            other="it has the names and zones of the addresses that the kernel counts by",
+        )
+        connection = cluster.connection
+    else:
+        connection = _read_connection(kubeconfig, kube_context)
+    _run(settings, connection, pages=pages, once=output if once else None)
 
 
 def _read_settings(
@@ -191,23 +216,33 @@ def _read_pages(text: str) -> ListenAddress | None:
     return None if host_and_port is None else ListenAddress(*host_and_port)
 
 
+def _read_connection(kubeconfig: Path | None, context: str) -> ConnectionSettings:
+    """Return how an agent reaches its cluster: in a pod, by the pod's own account."""
+    from keepclose.kube.auth.kubeconfig import load_connection_settings
+    from keepclose.kube.errors import ConfigError
+
+    try:
+        return load_connection_settings(kubeconfig, context=context or None)
+    except ConfigError as error:
+        fail(str(error), "the agent needs the names and zones of addresses, which the cluster has")
+
+
 def _run(
     settings: FlowSettings,
+    connection: ConnectionSettings,
     *,
-    kubeconfig: Path | None,
     pages: ListenAddress | None,
     once: FlowOutput | None,
 ) -> None:
     from keepclose.cli.startup import log_to_standard_error
     from keepclose.flows import process
     from keepclose.flows.collector import ConntrackUnavailableError
-    from keepclose.kube.auth.kubeconfig import load_connection_settings
     from keepclose.kube.errors import ApiError, BrokenStream, ConfigError, Forbidden, Unauthorized
     from keepclose.runtime.pages import ListenError
 
+    # A table says what is wrong in its notes, so that warnings in the log would say it twice.
+    log_to_standard_error(logging.NOTSET if once is None else logging.CRITICAL)
     try:
-        connection = load_connection_settings(kubeconfig)
-        log_to_standard_error()
         if once is not None:
             _show(process.read_present(settings, connection), once)
         else:
@@ -247,9 +282,11 @@ def _run(
 
 
 def _show(table: FlowTable, output: FlowOutput) -> None:
-    from keepclose.accounting.flow_files import write_csv, write_json_lines
+    from keepclose.accounting.flow_files import flow_document, write_csv, write_json_lines
 
-    if output is FlowOutput.CSV:
+    if output is FlowOutput.JSON:
+        echo_json(flow_document(table))
+    elif output is FlowOutput.CSV:
         echo_document("".join(write_csv(table)))
     elif output is FlowOutput.JSONL:
         echo_document("".join(write_json_lines(table)))

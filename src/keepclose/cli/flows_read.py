@@ -1,4 +1,4 @@
-"""`keepclose flows read`: flows from files and flow logs of a cloud, as a table, CSV or JSON lines.
+"""`keepclose flows read`: flows from files and flow logs of a cloud, as a table, CSV or JSON.
 
 Joins the flow logs of AWS and Google Cloud with the objects of a cluster, which a file holds:
 `kubectl get nodes,pods,services,endpointslices -A -o yaml`. What has no owner there is counted and
@@ -23,7 +23,7 @@ from keepclose.cli.flow_sources import (
     read_lines,
     show_notes,
 )
-from keepclose.cli.render.output import echo_document, say
+from keepclose.cli.render.output import echo_document, echo_json, say
 
 if TYPE_CHECKING:
     from keepclose.accounting.address_book import AddressBook
@@ -45,7 +45,7 @@ class FlowFormat(StrEnum):
 
 
 class FlowDetail(StrEnum):
-    """What rows tell apart, besides Services and zones."""
+    """What flows are counted by, besides Services and zones."""
 
     ZONES = "zones"
     CLIENTS = "clients"
@@ -57,6 +57,7 @@ class TableCsvOrLines(StrEnum):
     """Output formats of flows."""
 
     TABLE = "table"
+    JSON = "json"
     CSV = "csv"
     JSON_LINES = "jsonl"
 
@@ -103,7 +104,7 @@ def read(
         bool, typer.Option("--strict", help="End with an error at the first broken line.")
     ] = False,
     detail: Annotated[
-        FlowDetail, typer.Option(help="What rows tell apart besides Services and zones.")
+        FlowDetail, typer.Option(help="What flows are counted by besides Services and zones.")
     ] = FlowDetail.CLIENTS,
     output: Annotated[
         TableCsvOrLines, typer.Option("-o", "--output", help="Output format.")
@@ -284,13 +285,15 @@ def _read_pairs(option: str, texts: list[str], form: str) -> dict[str, str]:
 
 
 def _show(table: FlowTable, output: TableCsvOrLines) -> None:
-    from keepclose.accounting.flow_files import write_csv, write_json_lines
+    from keepclose.accounting.flow_files import flow_document, write_csv, write_json_lines
     from keepclose.cli.render.flow_reports import print_flow_table
 
     match output:
         case TableCsvOrLines.TABLE:
             print_flow_table(table)
             show_notes(table)
+        case TableCsvOrLines.JSON:
+            echo_json(flow_document(table))
         case TableCsvOrLines.CSV:
             for line in write_csv(table):
                 echo_document(line)
