@@ -771,6 +771,13 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
+        "accounting.flow_files:MAX_PERIODS",
+        "count",
+        "periods of a CSV file of flows",
+        "all rows are of one period",
+    ),
+    Limit(
+        COMMANDS,
         "accounting.cloud_logs:MAX_LOGGED_CONNECTIONS",
         "count",
         "connections of the flow logs of one `keepclose flows read`",
