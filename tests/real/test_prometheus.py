@@ -180,7 +180,9 @@ def test_shares_are_those_of_the_command_line(server: Server) -> None:
             abs=0.01,
         )
         costs = price_flows(
-            table, read_prices(yaml.safe_load(PRESETS["aws"]), name="aws"), by=CostGrouping.SERVICE
+            [table],
+            read_prices(yaml.safe_load(PRESETS["aws"]), name="aws"),
+            by=CostGrouping.SERVICE,
         ).total
         assert shares[1] == pytest.approx(costs.crossing_bytes / costs.bytes, abs=0.01)
 

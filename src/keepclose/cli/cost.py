@@ -14,7 +14,7 @@ import typer
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, fail
 from keepclose.cli.flow_sources import NO_CLUSTER, FlowSources, read_flow_tables
 from keepclose.cli.options import (
-    ClusterChoice,
+    ChosenCluster,
     Kubeconfig,
     KubeContext,
     choose_cluster,
@@ -124,7 +124,7 @@ def cost(
             echo_document(write_cost_csv(report))
 
 
-def _read_agents(cluster: ClusterChoice) -> list[FlowTable]:
+def _read_agents(cluster: ChosenCluster) -> list[FlowTable]:
     from keepclose.cli.flows_top import fail_unread, read_agents
 
     readings = read_agents(cluster)

@@ -22,7 +22,7 @@ import typer
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail
 from keepclose.cli.flow_sources import NO_CLUSTER, WALK_QUERY, hide_password, is_file, name_tables
 from keepclose.cli.options import (
-    ClusterChoice,
+    ChosenCluster,
     FlowGrouping,
     FlowOrder,
     Kubeconfig,
@@ -285,7 +285,7 @@ class _NamedSources:
         return readings
 
 
-def read_agents(cluster: ClusterChoice) -> Readings:
+def read_agents(cluster: ChosenCluster) -> Readings:
     """Return the tables of the agents of a cluster; one that does not answer ends the command."""
     if cluster.lab is not None:
         return _read_lab(cluster.lab)

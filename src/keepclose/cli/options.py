@@ -175,7 +175,7 @@ def read_gates(
         fail(f"--feature-gates: {error}")
 
 
-class ClusterChoice(NamedTuple):
+class ChosenCluster(NamedTuple):
     """The cluster that a command reads."""
 
     url: str
@@ -191,7 +191,7 @@ class ClusterChoice(NamedTuple):
 
 def choose_cluster(
     kubeconfig: Path | None, context: str, data_dir: Path, *, other: str = ""
-) -> ClusterChoice:
+) -> ChosenCluster:
     """Return the cluster that options name, else the lab that runs, else that of kubectl.
 
     Without any the command ends; `other` says what it reads instead of a cluster.
@@ -220,7 +220,7 @@ def choose_cluster(
             code=ExitCode.UNREACHABLE,
         )
     is_lab = lab is not None and settings.server.url.rstrip("/") == lab[1].rstrip("/")
-    return ClusterChoice(settings.server.url, settings, data_dir if is_lab else None)
+    return ChosenCluster(settings.server.url, settings, data_dir if is_lab else None)
 
 
 def _find_lab(data_dir: Path) -> tuple[Path, str] | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from keepclose.accounting.cost import HOUR_S, MONTH_HOURS, YEAR_HOURS, show_duration
 from keepclose.accounting.flow_files import guard_cell
-from keepclose.cli.render.flows_table import show_percent
+from keepclose.cli.render.flows_table import show_zone_share
 from keepclose.cli.render.output import say
 from keepclose.cli.render.screen import Grid, Screen
 
@@ -247,7 +247,7 @@ def _amount(amount: float) -> str:
 
 
 def _share(part: float, whole: float) -> str:
-    return f" ({show_percent(part, whole)})" if whole else ""
+    return f" ({show_zone_share(part, whole)})" if whole else ""
 
 
 def _period(start: float, end: float) -> str:

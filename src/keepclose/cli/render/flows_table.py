@@ -335,7 +335,7 @@ def _sentence(counts: ZoneCounts, *, has_bytes: bool, per: str) -> str:
 
 def _cross_share(counts: ZoneCounts, *, has_bytes: bool) -> str:
     inside, crossing = _split(counts, has_bytes=has_bytes)
-    return show_percent(crossing, inside + crossing)
+    return show_zone_share(crossing, inside + crossing)
 
 
 def _split(counts: ZoneCounts, *, has_bytes: bool) -> tuple[float, float]:
@@ -344,7 +344,7 @@ def _split(counts: ZoneCounts, *, has_bytes: bool) -> tuple[float, float]:
     return counts.in_zone_connections, counts.cross_zone_connections
 
 
-def show_percent(part: float, whole: float) -> str:
+def show_zone_share(part: float, whole: float) -> str:
     """Return a share in percent; a dot if there is nothing to share."""
     if not whole:
         return _NO_VALUE
@@ -441,7 +441,7 @@ def _columns(summary: FlowSummary, lines: Sequence[FlowLine]) -> list[_Column]:
         return show_bytes(number) if has_bytes else _count(number, per)
 
     columns = [
-        _Column("in zone", [show_percent(inside, inside + cross) for inside, cross in split], 2),
+        _Column("in zone", [show_zone_share(inside, inside + cross) for inside, cross in split], 2),
         _Column(f"cross zone{per}", [show(cross) for _, cross in split], 0, "yellow"),
         _Column(f"same zone{per}", [show(inside) for inside, _ in split], 3),
         _Column(f"conn{per}", [_count(line.shown.connections, per) for line in lines], 1),

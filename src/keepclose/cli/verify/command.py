@@ -21,7 +21,7 @@ from keepclose.cli.flow_sources import (
     read_flow_tables,
 )
 from keepclose.cli.options import (
-    ClusterChoice,
+    ChosenCluster,
     Kubeconfig,
     KubeContext,
     choose_cluster,
@@ -344,7 +344,7 @@ def _read_flows(flows: list[str], source: ClusterSource) -> dict[str, FlowTable]
             "--flows: nothing says where traffic went",
             "name the flows with --flows FILE, or of an agent with --flows http://HOST:PORT",
         )
-    readings = read_agents(ClusterChoice(source.name, source.connection, source.lab))
+    readings = read_agents(ChosenCluster(source.name, source.connection, source.lab))
     for name, why in readings.errors.items():
         say(f"warning: {name}: {why}, so its flows are missing", err=True)
     if not readings.tables:
