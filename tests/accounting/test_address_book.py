@@ -79,6 +79,21 @@ def test_a_pod_in_the_host_network_is_its_node() -> None:
     assert (owner.kind, owner.name) == (OwnerKind.NODE, "n1")
 
 
+@pytest.mark.parametrize("pod_first", [True, False])
+def test_a_pod_that_says_so_is_in_the_host_network(*, pod_first: bool) -> None:
+    """spec.hostNetwork makes the pod's address that of its node, whichever of both comes first."""
+    book = AddressBook()
+    pod = builders.pod("agent", "n1", ip="192.0.2.1")
+    pod = replace(pod, spec=replace(pod.spec, host_network=True))
+    if pod_first:
+        book.set_pod(pod, at=0.5)
+    book.set_node(node_of("n1"), at=1.0)
+    book.set_pod(pod, at=1.5)
+    owner = book.owner_of(address("192.0.2.1"), 0.7 if pod_first else 2.0)
+    assert owner is not None
+    assert (owner.kind, owner.name, owner.zone) == (OwnerKind.NODE, "n1", "zone-a")
+
+
 def test_a_new_label_moves_all_addresses_of_a_node() -> None:
     """The zone of an address is that of its node now, without another event of its pod."""
     book = cluster_book()

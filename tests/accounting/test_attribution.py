@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from keepclose.accounting.address_book import AddressBook
 from keepclose.accounting.attribution import Connection, NotCounted, attribute
@@ -18,6 +19,10 @@ from keepclose.accounting.flow_table import (
     FlowKey,
     FlowKind,
 )
+from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
+from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.workload import Node, Pod
+from support import builders
 from support.flowclusters import (
     CLUSTER_IP,
     NODE_ADDRESSES,
@@ -31,6 +36,8 @@ from support.flowclusters import (
     cluster_book,
     connection,
     entries_of,
+    node_of,
+    web_service,
 )
 
 P1, P2, Q1 = POD_ADDRESSES["p1"], POD_ADDRESSES["p2"], POD_ADDRESSES["q1"]
@@ -270,6 +277,174 @@ def test_connections_of_other_nodes(seen: Connection) -> None:
     """A connection that another node counts is not counted here."""
     answer = attribute(seen, cluster_book(), node="n1", may_wait=False)
     assert answer is NotCounted.ELSEWHERE
+
+
+def _book_of_node_endpoints(*, nodes_first: bool) -> AddressBook:
+    """Return a book in which two Services have endpoints with the addresses of nodes.
+
+    One is default/kubernetes of a control plane on n1, whose endpoint names no node; the other one
+    has pods in the host network.
+    """
+    book = AddressBook(cluster_ranges=("10.0.0.0/16", "10.96.0.0/16"))
+    api = builders.endpoint_slice(
+        builders.endpoint(NODE_ADDRESSES["n1"]),
+        name="kubernetes",
+        service_name="kubernetes",
+        ports=(EndpointPort(name="https", protocol="TCP", port=6443),),
+    )
+    exporters = builders.endpoint_slice(
+        *(
+            builders.endpoint(ip, zone=ZONES[name], node_name=name, pod_name=f"exporter-{name}")
+            for name, ip in NODE_ADDRESSES.items()
+        ),
+        name="exporter-x",
+        service_name="exporter",
+        ports=(EndpointPort(name="metrics", protocol="TCP", port=9100),),
+    )
+    pods = [
+        replace(pod, spec=replace(pod.spec, host_network=True))
+        for name, ip in NODE_ADDRESSES.items()
+        for pod in (builders.pod(f"exporter-{name}", name, ip=ip),)
+    ]
+    web = builders.endpoint_slice(
+        builders.endpoint(P2, zone="zone-b", node_name="n2", pod_name="p2")
+    )
+    objects = [*pods, api, exporters, web, web_service(), exporter_service()]
+    nodes = [node_of(name) for name in ZONES]
+    for number, item in enumerate([*nodes, *objects] if nodes_first else [*objects, *nodes]):
+        at = number / 100
+        if isinstance(item, Node):
+            book.set_node(item, at=at)
+        elif isinstance(item, Pod):
+            book.set_pod(item, at=at)
+        elif isinstance(item, EndpointSlice):
+            book.set_slice(item, at=at)
+        else:
+            book.set_service(item, at=at)
+    return book
+
+
+def exporter_service() -> Service:
+    """Return a Service over pods in the host network."""
+    port = ServicePort(name="metrics", protocol="TCP", port=9100, target_port=9100)
+    return builders.service(
+        "exporter", cluster_ip="10.96.0.20", cluster_ips=("10.96.0.20",), ports=(port,)
+    )
+
+
+@pytest.mark.parametrize("nodes_first", [True, False])
+@pytest.mark.parametrize(
+    ("seen", "want"),
+    [
+        pytest.param(
+            connection(NODE_ADDRESSES["n1"], "8.8.8.8", 443),
+            FlowKey(
+                FlowKind.EGRESS,
+                client_zone="zone-a",
+                endpoint_zone=OUTSIDE,
+                client_node="n1",
+                client=HOST,
+            ),
+            id="a node of the control plane leaves the cluster",
+        ),
+        pytest.param(
+            connection(OUTSIDE_ADDRESS, NODE_ADDRESSES["n1"], NODE_PORT, reply=(P2, 8080)),
+            FlowKey(
+                FlowKind.SERVICE,
+                "default",
+                "web",
+                "http",
+                "TCP",
+                OUTSIDE,
+                "zone-b",
+                "",
+                "n2",
+                OUTSIDE,
+                "default/p2",
+            ),
+            id="a node port",
+        ),
+        pytest.param(
+            connection(NODE_ADDRESSES["n1"], NODE_ADDRESSES["n2"], 8472, protocol=17),
+            FlowKey(
+                FlowKind.TUNNEL,
+                protocol="UDP",
+                client_zone="zone-a",
+                endpoint_zone="zone-b",
+                client_node="n1",
+                endpoint_node="n2",
+                client=HOST,
+            ),
+            id="packets of an overlay",
+        ),
+        pytest.param(
+            connection(NODE_ADDRESSES["n1"], NODE_ADDRESSES["n2"], 9100),
+            FlowKey(
+                FlowKind.NODE,
+                "default",
+                "exporter",
+                "metrics",
+                "TCP",
+                "zone-a",
+                "zone-b",
+                "n1",
+                "n2",
+                HOST,
+                "default/exporter-n2",
+            ),
+            id="a pod in the host network",
+        ),
+        pytest.param(
+            connection(
+                NODE_ADDRESSES["n1"], "10.96.0.20", 9100, reply=(NODE_ADDRESSES["n2"], 9100)
+            ),
+            FlowKey(
+                FlowKind.SERVICE,
+                "default",
+                "exporter",
+                "metrics",
+                "TCP",
+                "zone-a",
+                "zone-b",
+                "n1",
+                "n2",
+                HOST,
+                "default/exporter-n2",
+            ),
+            id="a Service over pods in the host network",
+        ),
+        pytest.param(
+            connection(NODE_ADDRESSES["n1"], NODE_ADDRESSES["n2"], 10250),
+            FlowKey(
+                FlowKind.NODE,
+                client_zone="zone-a",
+                endpoint_zone="zone-b",
+                client_node="n1",
+                endpoint_node="n2",
+                client=HOST,
+            ),
+            id="another port of the node",
+        ),
+    ],
+)
+def test_nodes_whose_addresses_are_endpoints(
+    seen: Connection, want: FlowKey, *, nodes_first: bool
+) -> None:
+    """An address of a node remains the node's, whichever slices and pods have it as well."""
+    book = _book_of_node_endpoints(nodes_first=nodes_first)
+    assert attribute(seen, book, node="n1", may_wait=False) == want
+
+
+def test_a_control_plane_without_nodes_is_outside() -> None:
+    """Connections from an endpoint that has neither node nor pod are counted by their target."""
+    book = cluster_book()
+    api = builders.endpoint("192.0.2.99")
+    book.set_slice(
+        builders.endpoint_slice(api, name="kubernetes", service_name="kubernetes"), at=0.0
+    )
+    answer = attribute(connection("192.0.2.99", P1, 8443), book, node="n1", may_wait=False)
+    assert isinstance(answer, FlowKey)
+    assert (answer.client_zone, answer.endpoint_zone) == (NO_ZONE, "zone-a")
 
 
 _TRIPS = [

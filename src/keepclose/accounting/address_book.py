@@ -5,9 +5,11 @@ the time of the connection. An owner is recorded from the moment at which the AP
 the moment at which the API reports its end. Both are late by the delay of a watch, and an address
 without an owner at some moment belongs to the next one: its pod runs before the API says so.
 
-Sources, the best first: the pod itself; an endpoint of a slice; the node itself; the pod CIDR of a
-node; a subnet that a user named. Owners that ended are kept for ten minutes, in bounded number.
-Addresses are packed bytes, 4 or 16, as the kernel has them.
+Sources, the best first: the node itself; the pod itself; an endpoint of a slice; the pod CIDR of a
+node; a subnet that a user named. The node comes first because pods in its network, and endpoints of
+Services such as default/kubernetes, have its address too: the address remains that of the node, and
+only the port tells which Service is behind it. Owners that ended are kept for ten minutes, in
+bounded number. Addresses are packed bytes, 4 or 16, as the kernel has them.
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ _TEMPLATE_HASH: Final = "pod-template-hash"
 class OwnerKind(IntEnum):
     """What an address belongs to; of several records the least kind counts."""
 
-    POD = 1
-    ENDPOINT = 2
+    NODE = 1
+    POD = 2
+    ENDPOINT = 3
     """An endpoint of a slice, whose pod is not watched or does not exist."""
-    NODE = 3
     POD_RANGE = 4
     """No owner of its own: an address in the pod CIDR of a node, such as that of its bridge."""
     SUBNET = 5
@@ -64,6 +66,8 @@ class Frontend(NamedTuple):
     service: NamespacedName
     port: str
     """The name of the port, or its number."""
+    endpoint: str = ""
+    """namespace/name of the pod that serves it, if an address of an endpoint was looked up."""
 
 
 class _Record(NamedTuple):
@@ -180,17 +184,19 @@ class AddressBook:
     def set_pod(self, pod: Pod, *, at: float) -> None:
         """Record the addresses of a pod; a pod that has ended has none."""
         owners: dict[Hashable, AddressOwner] = {}
+        priority = OwnerKind.POD
         if pod.status.phase not in _ENDED_PHASES:
             addresses = [address.ip for address in pod.status.pod_ips] or [pod.status.pod_ip]
-            owner = AddressOwner(
-                OwnerKind.POD, str(pod.key), pod.spec.node_name, "", workload_of(pod)
-            )
+            node = pod.spec.node_name
+            owner = AddressOwner(OwnerKind.POD, str(pod.key), node, "", workload_of(pod))
+            if pod.spec.host_network:
+                owner = AddressOwner(OwnerKind.NODE, node, node)
             for address in addresses:
                 raw = pack_address(address)
-                # A pod in the host network has the node's addresses.
-                if raw is not None and not self._is_of_node(raw, at):
+                if raw is not None:
                     owners[raw] = owner
-        self._owners.set(("pod", pod.key), owners, priority=OwnerKind.POD, at=at)
+            priority = owner.kind
+        self._owners.set(("pod", pod.key), owners, priority=priority, at=at)
         self.changes += 1
 
     def remove_pod(self, key: NamespacedName, *, at: float) -> None:
@@ -253,7 +259,8 @@ class AddressBook:
                     number = NUMBERS.get(port.protocol or "TCP")
                     if port.port is not None and number is not None and service.name:
                         name_or_number = port.name or str(port.port)
-                        ports[raw, port.port, number] = Frontend(service, name_or_number)
+                        frontend = Frontend(service, name_or_number, name)
+                        ports[raw, port.port, number] = frontend
         source = ("slice", endpoint_slice.metadata.key)
         self._owners.set(source, owners, priority=OwnerKind.ENDPOINT, at=at)
         # NB: clients use a headless Service by the addresses of its pods, so it comes first.
@@ -361,10 +368,6 @@ class AddressBook:
             self._nodes_by_range[pod_range] = node
         lengths = {(pod_range.width, pod_range.length) for pod_range in self._nodes_by_range}
         self._range_lengths = tuple(sorted(lengths, key=lambda pair: -pair[1]))
-
-    def _is_of_node(self, address: bytes, at: float) -> bool:
-        owner = self._owners.find(address, at)
-        return isinstance(owner, AddressOwner) and owner.kind is OwnerKind.NODE
 
 
 class _Range(NamedTuple):

@@ -112,20 +112,25 @@ def attribute(
         return _key(connection, FlowKind.TUNNEL, None, client=client, server=server, name=HOST)
     if not translated and _is_node_port_elsewhere(connection, book, server):
         return NotCounted.ELSEWHERE
-    counts_translated = translated and (
-        frontend is not None or _is_outside(client) or not _is_in_cluster(client)
-    )
+    counts_translated = translated and (frontend is not None or not _is_in_cluster(client))
     if not counts_translated and not _counts_plain(client, server):
         return NotCounted.ELSEWHERE
     kind = _kind(frontend, server, translated=translated)
-    if kind is FlowKind.POD:
-        frontend = book.service_behind(
+    behind = None
+    if kind is FlowKind.POD or server.kind is OwnerKind.NODE:
+        behind = book.service_behind(
             connection.reply_source, connection.reply_source_port, connection.protocol, at
         )
-    elif frontend is not None and not translated and server.kind is None:
+    if kind is not FlowKind.SERVICE:
+        frontend = behind
+    elif not translated and server.kind is None:
         # The address of the Service itself: no endpoint answered for it.
         server = _Party(NO_ZONE)
-    return _key(connection, kind, frontend, client=client, server=server, name=_client_name(client))
+    key = _key(connection, kind, frontend, client=client, server=server, name=_client_name(client))
+    if behind is not None and behind.endpoint and not key.endpoint:
+        # A pod in the host network: only its port tells it from others of the node.
+        return key._replace(endpoint=behind.endpoint)
+    return key
 
 
 def _counts_plain(client: _Party, server: _Party) -> bool:
@@ -220,11 +225,11 @@ def _client_name(client: _Party) -> str:
 
 
 def _is_in_cluster(party: _Party) -> bool:
+    """Whether a side has a node, whose agent can count it."""
+    if party.kind is OwnerKind.ENDPOINT:
+        # Such as those of default/kubernetes if the control plane has no Nodes.
+        return bool(party.node or party.name)
     return party.kind is not None and party.kind is not OwnerKind.SUBNET
-
-
-def _is_outside(party: _Party) -> bool:
-    return party.kind is OwnerKind.SUBNET or party.zone == OUTSIDE
 
 
 def _is_node_port_elsewhere(connection: Connection, book: AddressBook, server: _Party) -> bool:

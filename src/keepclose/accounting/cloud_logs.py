@@ -303,7 +303,8 @@ def _attribute(connection: Connection, book: AddressBook) -> FlowKey:
     behind = book.service_behind(
         connection.destination, connection.destination_port, connection.protocol, connection.at
     )
-    if key.kind is FlowKind.POD and behind and not book.is_headless(behind.service):
+    is_direct = key.kind in (FlowKind.POD, FlowKind.NODE)
+    if is_direct and behind and not book.is_headless(behind.service):
         return key._replace(kind=FlowKind.SERVICE)
     return key
 

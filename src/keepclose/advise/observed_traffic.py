@@ -276,7 +276,7 @@ def observe_port(
     for key, counts in flows:
         if key.protocol != protocol or key.port not in names:
             continue
-        if key.kind is FlowKind.POD:
+        if key.kind in (FlowKind.POD, FlowKind.NODE):
             seen.direct.add(key, counts)
             seen.crossing += counts.connections if key.crosses_zones else 0
         elif key.kind is FlowKind.SERVICE:

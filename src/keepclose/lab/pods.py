@@ -117,7 +117,6 @@ class LabPodSpec(PodSpec, frozen=True):
     init_containers: tuple[ContainerSpec, ...] = ()
     restart_policy: str = ALWAYS
     readiness_gates: tuple[ReadinessGate, ...] = ()
-    host_network: bool = False
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()

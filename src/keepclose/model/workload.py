@@ -125,9 +125,11 @@ class Container(ApiStruct, frozen=True):
 
 
 class PodSpec(ApiStruct, frozen=True):
-    """The node, hostname and containers of a pod."""
+    """The node, hostname, network and containers of a pod."""
 
     node_name: str = ""
+    host_network: bool = False
+    """Whether the pod uses the network of its node, and so the node's addresses."""
     hostname: str = ""
     subdomain: str = ""
     containers: tuple[Container, ...] = ()

@@ -35,6 +35,8 @@ _LONGEST_NAME: Final = 64
 _NO_VALUE: Final = "·"
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _STEP: Final = 1000
+_DIRECT_KINDS: Final = (FlowKind.POD, FlowKind.NODE)
+"""Kinds of traffic to an endpoint's own address, past the address of its Service."""
 
 
 class ZoneCounts(msgspec.Struct, rename="camel"):
@@ -248,7 +250,7 @@ def _name_service(key: FlowKey) -> str:
     if not key.service:
         return f"({key.kind.value})"
     name = f"{key.namespace}/{key.service}" if key.namespace else key.service
-    return f"{name} (pods)" if key.kind is FlowKind.POD else name
+    return f"{name} (pods)" if key.kind in _DIRECT_KINDS else name
 
 
 def _name_namespace(key: FlowKey) -> str:
