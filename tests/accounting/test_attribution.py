@@ -21,7 +21,7 @@ from keepclose.accounting.flow_table import (
 )
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
 from keepclose.model.service.types import Service, ServicePort
-from keepclose.model.workload import Node, Pod
+from keepclose.model.workload import Node, NodeSpec, Pod
 from support import builders
 from support.flowclusters import (
     CLUSTER_IP,
@@ -479,6 +479,36 @@ def test_one_node_counts_each_connection(trip: Trip, *, watches_all: bool) -> No
     assert keys[0].client_zone == ZONES.get(client_node, OUTSIDE)
     assert keys[0].kind is (FlowKind.POD if trip.target == "pod" else FlowKind.SERVICE)
     assert (keys[0].namespace, keys[0].service, keys[0].port) == ("default", "web", "http")
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+@pytest.mark.parametrize("target", ["service", "pod", "n2"])
+def test_clients_that_only_their_node_knows_count_once(target: str, *, has_ranges: bool) -> None:
+    """A client that is no endpoint and whose Node has no pod CIDR is counted by one node."""
+    for client, endpoint in (("q1", "p2"), ("q2", "p1"), ("q1", "p3")):
+        keys = []
+        for node, seen in entries_of(Trip(client, target, endpoint)).items():
+            book = cluster_book(pods_of=node)
+            if not has_ranges:
+                for name in ZONES:
+                    book.set_node(replace(node_of(name), spec=NodeSpec()), at=0.5)
+            answer = attribute(seen, book, node=node, may_wait=False)
+            if isinstance(answer, FlowKey):
+                keys.append(answer)
+        assert len(keys) == 1
+        assert keys[0].endpoint_zone == ZONES[POD_NODES[endpoint]]
+
+
+def test_an_unnamed_client_is_here_if_its_destination_is_not() -> None:
+    """What an unnamed pod sends to another place passes no kernel but that of its own node."""
+    seen = connection("10.0.99.1", P2, 8080)
+    here = attribute(seen, cluster_book(), node="n1", may_wait=False)
+    assert isinstance(here, FlowKey)
+    assert here.client_zone == UNKNOWN
+    assert attribute(seen, cluster_book(), node="n2", may_wait=False) is NotCounted.ELSEWHERE
+    to_host_port = connection("10.0.99.1", NODE_ADDRESSES["n2"], 8081, reply=(P2, 8080))
+    there = attribute(to_host_port, cluster_book(), node="n2", may_wait=False)
+    assert there is NotCounted.ELSEWHERE
 
 
 def test_unknown_names_are_awaited() -> None:

@@ -219,6 +219,13 @@ def test_subnets_and_ranges_place_other_addresses() -> None:
     assert any("cluster's ranges" in note and "10.9.0.1" in note for note in table.notes)
 
 
+def test_an_unknown_client_in_the_ranges_counts() -> None:
+    """A log has a connection once, so that of a pod without a name is a flow of its Service."""
+    book = book_of(cluster_ranges=["10.9.0.0/16"])
+    key, _ = only(read_aws(line("10.9.0.1", CART, "41000 8080", 10), book=book))
+    assert (key.kind, key.service, key.client_zone) == (FlowKind.SERVICE, "cart", UNKNOWN)
+
+
 @pytest.mark.parametrize(
     ("text", "want"),
     [

@@ -10,8 +10,10 @@ connection is counted once, by these rules, in this order:
 2. A connection to a node port of another node is not counted here, because that node translates it.
 3. Any other connection is counted by the node of its source, pod or node.
 4. If its source is outside the cluster, it is counted by the node of its destination.
-5. A connection between two other machines that this node only forwards is counted if either side
-   is unknown, and otherwise not.
+5. A source in the cluster's ranges that has no name has a node too: if the destination is here, the
+   source is elsewhere and so is its count. If the destination is not here, the source must be.
+6. A connection between two other machines that this node only forwards is counted if the
+   destination is unknown, and otherwise not.
 
 The kind is that of the destination. Packets of overlays between nodes are a kind of their own.
 """
@@ -112,7 +114,9 @@ def attribute(
         return _key(connection, FlowKind.TUNNEL, None, client=client, server=server, name=HOST)
     if not translated and _is_node_port_elsewhere(connection, book, server):
         return NotCounted.ELSEWHERE
-    counts_translated = translated and (frontend is not None or not _is_in_cluster(client))
+    counts_translated = translated and (
+        frontend is not None or not (_is_in_cluster(client) or client.zone == UNKNOWN)
+    )
     if not counts_translated and not _counts_plain(client, server):
         return NotCounted.ELSEWHERE
     kind = _kind(frontend, server, translated=translated)
@@ -139,7 +143,7 @@ def _counts_plain(client: _Party, server: _Party) -> bool:
     if _is_in_cluster(client):
         return False
     if server.is_local:
-        return True
+        return client.zone != UNKNOWN
     return client.zone == UNKNOWN or not _is_in_cluster(server)
 
 

@@ -289,7 +289,8 @@ def _turn(connection: Connection) -> Connection:
 def _attribute(connection: Connection, book: AddressBook) -> FlowKey:
     """Return the flow as the client's node sees it, or the endpoint's if the client is outside."""
     owner = book.owner_of(connection.source, connection.at)
-    if owner is None or owner.kind is OwnerKind.SUBNET:
+    is_unknown = owner is None and book.is_of_cluster(connection.source)
+    if not is_unknown and (owner is None or owner.kind is OwnerKind.SUBNET):
         owner = book.owner_of(connection.destination, connection.at)
     node = owner.node if owner else ""
     key = attribute(connection, book, node=node, may_wait=False)
