@@ -110,7 +110,8 @@ def flows(
         bool | None,
         typer.Option(
             "--all-pods/--own-pods",
-            help="Which pods are watched; default: all if a Node has no pod CIDR.",
+            help="Which pods are watched; default: all while Nodes' pod CIDRs do not tell whose "
+            "an address is.",
         ),
     ] = None,
     metrics_bind_address: Annotated[

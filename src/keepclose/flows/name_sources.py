@@ -1,16 +1,24 @@
 """Watches the cluster for the owners of addresses: Services, slices, Nodes and pods.
 
 Pods of other nodes are endpoints of slices, or have an address in the pod CIDR of their Node, so
-the agent watches the pods of its own node only. Where Nodes have no pod CIDRs and the user gave no
-ranges, it watches all pods. Changes that concern no address are not passed on: Nodes report their
-state all the time.
+the agent watches the pods of its own node only. It watches all pods as long as that does not hold:
+
+- no Node has a pod CIDR, or one has had none for a minute. A Node that joins gets its pod CIDR a
+  moment after its kubelet created it, so that moment does not count.
+- a pod of this node has an address outside the Node's pod CIDRs: then the network does not use
+  them, and they say nothing about pods of other nodes either.
+
+Changes that concern no address are not passed on: Nodes report their state all the time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
+
+import structlog
 
 from keepclose.accounting.address_book import AddressBook
 from keepclose.flows.settings import FlowSettings
@@ -24,7 +32,10 @@ from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.runtime.program import Parts
 
+RANGE_WAIT_S: Final = 60.0
+"""How long a Node may have no pod CIDR before the pods of all nodes are watched."""
 _POLL_S: Final = 0.02
+_log = structlog.get_logger(__name__)
 
 
 class SteadyTime:
@@ -37,6 +48,44 @@ class SteadyTime:
     def __call__(self) -> float:
         """Return the time."""
         return self._clock.monotonic() + self._offset
+
+
+class PodScope:
+    """Whether the pods of all nodes must be watched, from what Nodes have."""
+
+    def __init__(self) -> None:
+        self._with_range: set[str] = set()
+        self._without: dict[str, float] = {}
+        """Since when a Node has had no pod CIDR."""
+        self.are_ranges_unused = False
+        """Whether pods have addresses outside the pod CIDRs of their Node."""
+
+    def set_node(self, name: str, *, has_range: bool, at: float) -> None:
+        """Record whether a Node has a pod CIDR."""
+        if has_range:
+            self._with_range.add(name)
+            self._without.pop(name, None)
+        else:
+            self._with_range.discard(name)
+            self._without.setdefault(name, at)
+
+    def remove_node(self, name: str) -> None:
+        """Record that a Node was deleted."""
+        self._with_range.discard(name)
+        self._without.pop(name, None)
+
+    def needs_all(self, at: float) -> bool:
+        """Whether the pods of this node are not enough."""
+        if self.are_ranges_unused:
+            return True
+        if not self._without:
+            return False
+        return not self._with_range or self.due_in(at) <= 0
+
+    def due_in(self, at: float) -> float:
+        """Return in how many seconds a Node has waited long enough for its pod CIDR."""
+        since = min(self._without.values(), default=at)
+        return since + RANGE_WAIT_S - at
 
 
 class NameSources:
@@ -57,8 +106,9 @@ class NameSources:
         self._services: Cache[Service] = Cache()
         self._slices: Cache[EndpointSlice] = Cache()
         self._pods: Cache[Pod] = Cache()
-        self._all_pods: Cache[Pod] = Cache()
-        self._needs_all_pods = asyncio.Event()
+        self._scope = PodScope()
+        self._has_scope_changed = asyncio.Event()
+        self._has_all_pods = asyncio.Event()
         self.synced = asyncio.Event()
         """Set once all caches were complete."""
         self._reflectors: list[Reflector[Any]] = []
@@ -66,7 +116,6 @@ class NameSources:
         self._services.subscribe(self._on_service)
         self._slices.subscribe(self._on_slice)
         self._pods.subscribe(self._on_pod)
-        self._all_pods.subscribe(self._on_pod)
 
     @property
     def is_synced(self) -> bool:
@@ -85,8 +134,8 @@ class NameSources:
             return reflector
 
         async def go_on() -> None:
-            # NB: a pod in the host network is recognised by the address of its Node, and a slice
-            # of a headless Service by its Service, so those come first.
+            # NB: the nodes of pods and the Services of slices come first, so that each address has
+            # its best owner as soon as it has any.
             first = [
                 start(Reflector(self._client, NODES, self._nodes, clock=self._clock)),
                 start(Reflector(self._client, SERVICES, self._services, clock=self._clock)),
@@ -106,17 +155,13 @@ class NameSources:
                     )
                 ),
             ]
-            if self._needs_all_pods.is_set():
-                then.append(start(self._watch_all_pods()))
             for reflector in then:
                 await reflector.synced.wait()
+            parts.start(self._watch_all_pods_if_needed())
+            if self._needs_all_pods():
+                await self._has_all_pods.wait()
             self.synced.set()
-            if len(then) == 2:
-                await self._needs_all_pods.wait()
-                start(self._watch_all_pods())
 
-        if self._settings.watches_all_pods:
-            self._needs_all_pods.set()
         try:
             await parts.until(go_on())
             await parts.until_ended()
@@ -132,24 +177,61 @@ class NameSources:
             if all(reflector.synced.is_set() for reflector in self._reflectors):
                 await self._clock.sleep(_POLL_S)
 
-    def _watch_all_pods(self) -> Reflector[Pod]:
-        return Reflector(self._client, PODS, self._all_pods, clock=self._clock)
+    async def _watch_all_pods_if_needed(self) -> None:
+        while True:
+            await self._until_needed(is_needed=True)
+            _log.info("the pods of all nodes are watched: pod CIDRs do not name their nodes")
+            await self._watch_all_pods()
+            _log.info("the pods of this node are watched: pod CIDRs name the nodes of others")
+
+    async def _watch_all_pods(self) -> None:
+        pods: Cache[Pod] = Cache()
+        pods.subscribe(self._on_any_pod)
+        reflector = Reflector(self._client, PODS, pods, clock=self._clock)
+        self._reflectors.append(reflector)
+        parts = Parts((reflector.run(),))
+
+        async def watch() -> None:
+            await reflector.synced.wait()
+            self._has_all_pods.set()
+            await self._until_needed(is_needed=False)
+
+        try:
+            await parts.until(watch())
+        finally:
+            await parts.stop()
+            self._reflectors.remove(reflector)
+        for pod in pods.all():
+            self._on_any_pod(pod, None)
+
+    async def _until_needed(self, *, is_needed: bool) -> None:
+        while self._needs_all_pods() is not is_needed:
+            self._has_scope_changed.clear()
+            # NB: nothing reports that a Node has waited long enough.
+            due = self._scope.due_in(self._now())
+            with suppress(TimeoutError):
+                await self._clock.wait_for(
+                    self._has_scope_changed.wait(), due if due > 0 else RANGE_WAIT_S
+                )
+
+    def _needs_all_pods(self) -> bool:
+        wanted = self._settings.watches_all_pods
+        return self._scope.needs_all(self._now()) if wanted is None else wanted
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
+        at = self._now()
         if new is None:
             if old is not None:
-                self._book.remove_node(old.name, at=self._now())
+                self._book.remove_node(old.name, at=at)
+                self._scope.remove_node(old.name)
+                self._has_scope_changed.set()
             return
         if old is not None and _node_facts(old) == _node_facts(new):
             return
-        self._book.set_node(new, at=self._now())
+        self._book.set_node(new, at=at)
         has_range = bool(new.spec.pod_cidrs or new.spec.pod_cidr)
-        if (
-            not has_range
-            and not self._settings.cluster_ranges
-            and self._settings.watches_all_pods is None
-        ):
-            self._needs_all_pods.set()
+        self._scope.set_node(new.name, has_range=has_range, at=at)
+        self._has_scope_changed.set()
 
     def _on_service(self, old: Service | None, new: Service | None) -> None:
         if new is None:
@@ -176,6 +258,12 @@ class NameSources:
                 self._book.remove_pod(old.key, at=self._now())
         elif old is None or _pod_facts(old) != _pod_facts(new):
             self._book.set_pod(new, at=self._now())
+
+    def _on_any_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """Pass on pods of other nodes; this node's have a watch of their own."""
+        pod = new or old
+        if pod is not None and pod.spec.node_name != self._settings.node_name:
+            self._on_pod(old, new)
 
 
 def _node_facts(node: Node) -> tuple[object, ...]:

@@ -1,0 +1,132 @@
+"""Which objects an agent watches for the owners of addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from keepclose.accounting.address_book import AddressBook, OwnerKind
+from keepclose.flows.name_sources import RANGE_WAIT_S, NameSources, SteadyTime
+from keepclose.flows.settings import FlowSettings
+from keepclose.kube.client import Client
+from keepclose.kube.requests import NODES, PODS
+from keepclose.kube.transport.transport import ApiRequest
+from keepclose.testing.fake_clock import FakeClock
+from keepclose.testing.fake_cluster import FakeCluster
+from keepclose.testing.scripted_streams import FakeResponse
+from support.flowbeds import pod
+from support.flowclusters import address
+
+LOCAL, REMOTE = "10.0.1.7", "10.0.2.7"
+
+
+class _Cluster(FakeCluster):
+    """Answers requests with a selector from the pods of n1."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.own = FakeCluster(clock)
+
+    async def send(self, request: ApiRequest) -> FakeResponse:
+        """Answer one request."""
+        query = tuple(pair for pair in request.query if pair[0] != "fieldSelector")
+        if query != request.query:
+            assert ("fieldSelector", "spec.nodeName=n1") in request.query
+            return await self.own.send(replace(request, query=query))
+        return await super().send(request)
+
+
+class _Bed:
+    """An address book that the objects of a cluster fill."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.cluster = _Cluster(self.clock)
+        self.settings = FlowSettings(node_name="n1", **settings)
+        self.book = AddressBook(cluster_ranges=self.settings.cluster_ranges)
+        self.now = SteadyTime(self.clock)
+
+    def put_node(self, name: str, *ranges: str) -> None:
+        """Write a Node with pod CIDRs."""
+        spec = {"podCIDR": ranges[0], "podCIDRs": list(ranges)} if ranges else {}
+        self.cluster.put(NODES, {"metadata": {"name": name}, "spec": spec})
+
+    def put_pod(self, name: str, node: str, ip: str) -> None:
+        """Write a pod."""
+        self.cluster.put(PODS, pod(name, node, ip))
+        if node == "n1":
+            self.cluster.own.put(PODS, pod(name, node, ip))
+
+    def owner(self, ip: str) -> tuple[OwnerKind, str] | None:
+        """Return what has an address now, and its node."""
+        owner = self.book.owner_of(address(ip), self.now())
+        return None if owner is None else (owner.kind, owner.node)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch for the time of the block, which begins when all caches are complete."""
+        async with Client(self.cluster, clock=self.clock) as client:
+            sources = NameSources(
+                self.book, self.settings, client=client, clock=self.clock, now=self.now
+            )
+            task = asyncio.create_task(sources.run())
+            try:
+                await self.clock.run_until(sources.synced.is_set, within=5.0)
+                yield
+                await self.clock.run_until_idle()
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("cluster_ranges", [(), ("10.0.0.0/8",)])
+async def test_all_pods_are_watched_where_no_node_has_a_range(
+    cluster_ranges: tuple[str, ...],
+) -> None:
+    """Without pod CIDRs every pod is watched at once, whatever ranges the user names."""
+    bed = _Bed(cluster_ranges=cluster_ranges)
+    bed.put_node("n1")
+    bed.put_node("n2")
+    bed.put_pod("far", "n2", REMOTE)
+    bed.put_pod("near", "n1", LOCAL)
+    async with bed.running():
+        assert bed.owner(REMOTE) == (OwnerKind.POD, "n2")
+        assert bed.owner(LOCAL) == (OwnerKind.POD, "n1")
+
+
+async def test_a_node_that_joins_gets_its_range_in_time() -> None:
+    """A Node that has no pod CIDR for a moment does not make the agent watch all pods."""
+    bed = _Bed()
+    bed.put_node("n1", "10.0.1.0/24")
+    bed.put_pod("far", "n2", REMOTE)
+    async with bed.running():
+        bed.put_node("n2")
+        await bed.clock.advance(RANGE_WAIT_S / 2)
+        bed.put_node("n2", "10.0.2.0/24")
+        await bed.clock.advance(2 * RANGE_WAIT_S)
+        assert bed.owner(REMOTE) == (OwnerKind.POD_RANGE, "n2")
+
+
+async def test_all_pods_are_watched_as_long_as_a_node_has_no_range() -> None:
+    """A Node that stays without a pod CIDR needs it, and the watch ends with the need."""
+    bed = _Bed()
+    bed.put_node("n1", "10.0.1.0/24")
+    bed.put_node("n2")
+    bed.put_pod("far", "n2", REMOTE)
+    bed.put_pod("near", "n1", LOCAL)
+    async with bed.running():
+        assert bed.owner(REMOTE) is None
+        await bed.clock.advance(RANGE_WAIT_S + 1)
+        assert bed.owner(REMOTE) == (OwnerKind.POD, "n2")
+        bed.put_node("n2", "10.0.2.0/24")
+        await bed.clock.run_until_idle()
+        assert bed.owner(REMOTE) == (OwnerKind.POD_RANGE, "n2")
+        assert bed.owner(LOCAL) == (OwnerKind.POD, "n1")
+        bed.put_pod("farther", "n2", "10.0.2.8")
+        await bed.clock.run_until_idle()
+        assert bed.owner("10.0.2.8") == (OwnerKind.POD_RANGE, "n2")
