@@ -309,7 +309,14 @@ def _book_of_node_endpoints(*, nodes_first: bool) -> AddressBook:
     web = builders.endpoint_slice(
         builders.endpoint(P2, zone="zone-b", node_name="n2", pod_name="p2")
     )
-    objects = [*pods, api, exporters, web, web_service(), exporter_service()]
+    objects: list[Node | Pod | EndpointSlice | Service] = [
+        *pods,
+        api,
+        exporters,
+        web,
+        web_service(),
+        exporter_service(),
+    ]
     nodes = [node_of(name) for name in ZONES]
     for number, item in enumerate([*nodes, *objects] if nodes_first else [*objects, *nodes]):
         at = number / 100

@@ -130,3 +130,31 @@ async def test_all_pods_are_watched_as_long_as_a_node_has_no_range() -> None:
         bed.put_pod("farther", "n2", "10.0.2.8")
         await bed.clock.run_until_idle()
         assert bed.owner("10.0.2.8") == (OwnerKind.POD_RANGE, "n2")
+
+
+@pytest.mark.parametrize("pod_first", [True, False])
+async def test_ranges_that_the_network_does_not_use_are_ignored(*, pod_first: bool) -> None:
+    """If a pod of this node has another address, a remote pod in this node's range is remote."""
+    bed = _Bed()
+    bed.put_node("n1", *(() if pod_first else ("10.0.1.0/24",)))
+    bed.put_node("n2", "10.0.2.0/24")
+    bed.put_pod("near", "n1", "10.0.77.7")
+    bed.put_pod("far", "n2", LOCAL)
+    async with bed.running():
+        bed.put_node("n1", "10.0.1.0/24")
+        await bed.clock.run_until_idle()
+        assert bed.owner("10.0.77.7") == (OwnerKind.POD, "n1")
+        assert bed.owner(LOCAL) == (OwnerKind.POD, "n2")
+        assert bed.owner("10.0.1.99") is None
+        assert bed.book.is_of_cluster(address("10.0.1.99"))
+
+
+async def test_pods_in_the_host_network_say_nothing_of_ranges() -> None:
+    """The address of a node is outside its pod CIDRs, and they hold all the same."""
+    bed = _Bed()
+    bed.put_node("n1", "10.0.1.0/24")
+    agent = pod("agent", "n1", "192.0.2.1")
+    agent["spec"]["hostNetwork"] = True
+    bed.cluster.own.put(PODS, agent)
+    async with bed.running():
+        assert bed.owner(LOCAL) == (OwnerKind.POD_RANGE, "n1")

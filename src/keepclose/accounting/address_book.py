@@ -170,6 +170,7 @@ class AddressBook:
         self._nodes_by_range: dict[_Range, str] = {}
         self._range_lengths: tuple[tuple[int, int], ...] = ()
         """Width and prefix length of all nodes' ranges, the longest first."""
+        self._trusts_ranges = True
         self._cluster_ranges = tuple(_Range.parse(text) for text in cluster_ranges)
         self._subnets = tuple(
             sorted(
@@ -185,16 +186,12 @@ class AddressBook:
         """Record the addresses of a pod; a pod that has ended has none."""
         owners: dict[Hashable, AddressOwner] = {}
         priority = OwnerKind.POD
-        if pod.status.phase not in _ENDED_PHASES:
-            addresses = [address.ip for address in pod.status.pod_ips] or [pod.status.pod_ip]
+        if not has_ended(pod):
             node = pod.spec.node_name
             owner = AddressOwner(OwnerKind.POD, str(pod.key), node, "", workload_of(pod))
             if pod.spec.host_network:
                 owner = AddressOwner(OwnerKind.NODE, node, node)
-            for address in addresses:
-                raw = pack_address(address)
-                if raw is not None:
-                    owners[raw] = owner
+            owners = dict.fromkeys(addresses_of(pod), owner)
             priority = owner.kind
         self._owners.set(("pod", pod.key), owners, priority=priority, at=at)
         self.changes += 1
@@ -311,14 +308,10 @@ class AddressBook:
             return owner._replace(zone=zone)
         number = int.from_bytes(address, "big")
         width = len(address)
-        # NB: by prefix length, because a cluster has thousands of nodes but few lengths.
-        for range_width, length in self._range_lengths:
-            if range_width != width:
-                continue
-            node = self._nodes_by_range.get(_Range.around(number, width, length))
-            if node is not None:
-                zone = self._zones.get(node, NO_ZONE)
-                return AddressOwner(OwnerKind.POD_RANGE, "", node, zone)
+        node = self._node_by_range(number, width) if self._trusts_ranges else None
+        if node is not None:
+            zone = self._zones.get(node, NO_ZONE)
+            return AddressOwner(OwnerKind.POD_RANGE, "", node, zone)
         for subnet, text, zone in self._subnets:
             if subnet.has(number, width):
                 return AddressOwner(OwnerKind.SUBNET, text, "", zone)
@@ -331,9 +324,23 @@ class AddressBook:
     def is_of_cluster(self, address: bytes) -> bool:
         """Whether an address is in the ranges of the cluster's pods and Services."""
         number = int.from_bytes(address, "big")
-        return any(
-            cluster_range.has(number, len(address)) for cluster_range in self._cluster_ranges
-        )
+        width = len(address)
+        if any(cluster_range.has(number, width) for cluster_range in self._cluster_ranges):
+            return True
+        return not self._trusts_ranges and self._node_by_range(number, width) is not None
+
+    def is_in_range_of(self, node: str, address: bytes) -> bool | None:
+        """Whether an address is in the pod CIDRs of a node; None if it has none."""
+        ranges = self._node_ranges.get(node)
+        if not ranges:
+            return None
+        number = int.from_bytes(address, "big")
+        return any(pod_range.has(number, len(address)) for pod_range in ranges)
+
+    def distrust_ranges(self) -> None:
+        """Name no node by its pod CIDRs from now on: pods have other addresses."""
+        self._trusts_ranges = False
+        self.changes += 1
 
     def frontend_of(self, address: bytes, port: int, protocol: int, at: float) -> Frontend | None:
         """Return the Service that has this address and port; None if none has."""
@@ -355,6 +362,15 @@ class AddressBook:
     def is_headless(self, service: NamespacedName) -> bool:
         """Whether a Service is known and has no cluster IP."""
         return service in self._headless
+
+    def _node_by_range(self, number: int, width: int) -> str | None:
+        # NB: by prefix length, because a cluster has thousands of nodes but few lengths.
+        for range_width, length in self._range_lengths:
+            if range_width == width:
+                node = self._nodes_by_range.get(_Range.around(number, width, length))
+                if node is not None:
+                    return node
+        return None
 
     def _set_ranges(self, node: str, ranges: tuple[_Range, ...]) -> None:
         if ranges == self._node_ranges.get(node, ()):
@@ -409,6 +425,17 @@ def pack_address(text: str) -> bytes | None:
 def show_address(raw: bytes) -> str:
     """Return packed bytes as a text; they must be 4 or 16."""
     return str(ip_address(raw))
+
+
+def has_ended(pod: Pod) -> bool:
+    """Whether a pod no longer has its addresses, although its status still shows them."""
+    return pod.status.phase in _ENDED_PHASES
+
+
+def addresses_of(pod: Pod) -> list[bytes]:
+    """Return the addresses in the status of a pod."""
+    texts = [address.ip for address in pod.status.pod_ips] or [pod.status.pod_ip]
+    return [raw for text in texts if (raw := pack_address(text)) is not None]
 
 
 def workload_of(pod: Pod) -> str:

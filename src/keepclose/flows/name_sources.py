@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import structlog
 
-from keepclose.accounting.address_book import AddressBook
+from keepclose.accounting.address_book import AddressBook, addresses_of, has_ended, show_address
 from keepclose.flows.settings import FlowSettings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
@@ -115,7 +115,7 @@ class NameSources:
         self._nodes.subscribe(self._on_node)
         self._services.subscribe(self._on_service)
         self._slices.subscribe(self._on_slice)
-        self._pods.subscribe(self._on_pod)
+        self._pods.subscribe(self._on_own_pod)
 
     @property
     def is_synced(self) -> bool:
@@ -232,6 +232,9 @@ class NameSources:
         has_range = bool(new.spec.pod_cidrs or new.spec.pod_cidr)
         self._scope.set_node(new.name, has_range=has_range, at=at)
         self._has_scope_changed.set()
+        if new.name == self._settings.node_name:
+            for pod in self._pods.all():
+                self._check_ranges(pod)
 
     def _on_service(self, old: Service | None, new: Service | None) -> None:
         if new is None:
@@ -258,6 +261,33 @@ class NameSources:
                 self._book.remove_pod(old.key, at=self._now())
         elif old is None or _pod_facts(old) != _pod_facts(new):
             self._book.set_pod(new, at=self._now())
+
+    def _on_own_pod(self, old: Pod | None, new: Pod | None) -> None:
+        self._on_pod(old, new)
+        if new is not None:
+            self._check_ranges(new)
+
+    def _check_ranges(self, pod: Pod) -> None:
+        """Find out whether the network gives pods other addresses than those of Nodes' ranges."""
+        node = self._settings.node_name
+        if (
+            self._scope.are_ranges_unused
+            or pod.spec.host_network
+            or pod.spec.node_name != node
+            or has_ended(pod)
+        ):
+            return
+        for address in addresses_of(pod):
+            if self._book.is_in_range_of(node, address) is False:
+                _log.info(
+                    "the network does not use the pod CIDRs of Nodes",
+                    pod=str(pod.key),
+                    address=show_address(address),
+                )
+                self._scope.are_ranges_unused = True
+                self._book.distrust_ranges()
+                self._has_scope_changed.set()
+                return
 
     def _on_any_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Pass on pods of other nodes; this node's have a watch of their own."""
