@@ -63,7 +63,8 @@ def total(ledger: Ledger) -> FlowCounts:
 
 def walk(ledger: Ledger, *connections: TrackedConnection, is_first: bool = False) -> None:
     """Let the ledger see a whole walk."""
-    ledger.begin_walk(is_first=is_first)
+    ledger.ignores_past = is_first
+    ledger.begin_walk()
     ledger.on_walked(connections, at=0.0)
     ledger.end_walk(is_complete=True)
 
@@ -117,6 +118,26 @@ def test_connections_from_before_the_first_start_count_only_later_bytes() -> Non
     ledger.on_new(tracked(2), at=0.0)
     ledger.on_end(tracked(1, 1100, status=0, packets=0), at=0.0)
     assert total(ledger) == FlowCounts(1, 0, 0, 600, 0)
+
+
+def test_ends_before_the_first_whole_walk_do_not_count() -> None:
+    """At the first start, a connection of unknown age that ends before a walk shows it is ignored.
+
+    One whose beginning was reported counts, and so does any that ends after the first whole walk.
+    """
+    ledger = new_ledger()
+    ledger.ignores_past = True
+    ledger.on_end(tracked(1, request=2 << 40), at=0.0)
+    ledger.begin_walk()
+    ledger.end_walk(is_complete=False)
+    ledger.on_end(tracked(2, request=2 << 40), at=0.0)
+    ledger.on_new(tracked(3), at=0.0)
+    ledger.on_end(tracked(3, request=7), at=0.0)
+    assert total(ledger) == FlowCounts(1, 0, 0, 7, 0)
+    walk(ledger, tracked(1, 5), tracked(2, 5))
+    assert (len(ledger), total(ledger).connections) == (0, 1)
+    ledger.on_end(tracked(4, request=30), at=0.0)
+    assert total(ledger) == FlowCounts(2, 0, 0, 37, 0)
 
 
 def test_an_end_without_an_event_is_found_by_two_walks() -> None:

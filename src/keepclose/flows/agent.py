@@ -80,7 +80,6 @@ class FlowAgent:
         """Set once connections are counted and the caches were complete."""
         self._start = clock.now()
         self._gap_s = 0.0
-        self._is_continued = False
         self._addresses: frozenset[bytes] = frozenset()
         self._shown = ShownFlows(settings.most_services)
         self._refreshing = asyncio.Lock()
@@ -105,8 +104,8 @@ class FlowAgent:
         if state is not None and not state.accounts:
             self._handle_missing_accounting()
         self._record_addresses()
-        if self._settings.checkpoint is not None:
-            self._continue()
+        # NB: before the first request for a page, which reads events or walks the table.
+        self.ledger.ignores_past = not self._continue()
         self._publish()
 
     def close(self) -> None:
@@ -144,6 +143,7 @@ class FlowAgent:
             await parts.until(self._clock.wait_for(self.sources.wait_synced(), within_s))
         finally:
             await parts.stop()
+        self.ledger.ignores_past = False
         if not await self.collector.walk():
             raise ConntrackUnavailableError(
                 "the kernel's table of connections could not be read", "try again"
@@ -177,7 +177,7 @@ class FlowAgent:
                 "the API server has not answered yet; connections wait for names, "
                 f"at most {self._settings.most_waiting:,}"
             )
-        while not await self.collector.walk(is_first=not self._is_continued):
+        while not await self.collector.walk():
             await self._clock.sleep(_RETRY_S)
 
     async def _report_ready(self) -> None:
@@ -232,24 +232,24 @@ class FlowAgent:
             fix="pass --enable-accounting, or: sysctl -w net.netfilter.nf_conntrack_acct=1",
         )
 
-    def _continue(self) -> None:
+    def _continue(self) -> bool:
+        """Continue from the checkpoint; return whether there is one."""
         path = self._settings.checkpoint
         if path is None:
-            return
+            return False
         try:
             checkpoint = read_checkpoint(
                 path, boot=boot_id(), namespace=self._inside(own_namespace)
             )
             if checkpoint is None:
-                return
+                return False
             try:
                 self.ledger.load(checkpoint.ledger, at=self._clock.monotonic())
             except ValueError as error:
                 raise CheckpointError(f"{path} cannot be used: {error}") from None
         except CheckpointError as error:
             _log.warning("counts begin at 0", reason=str(error))
-            return
-        self._is_continued = True
+            return False
         self._start = checkpoint.start
         gap_s = max(0.0, seconds_since_boot() - checkpoint.boot_s)
         self._gap_s = checkpoint.gap_s + gap_s
@@ -262,6 +262,7 @@ class FlowAgent:
             open_connections=len(self.ledger),
             gap_seconds=round(gap_s, 1),
         )
+        return True
 
     def _live_table(self) -> FlowTable:
         state = self.collector.state

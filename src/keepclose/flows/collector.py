@@ -141,18 +141,18 @@ class Collector:
             await self.walk()
             after_walk()
 
-    async def walk(self, *, is_first: bool = False) -> bool:
+    async def walk(self) -> bool:
         """Walk the kernel's table once; return whether it was read to its end."""
         async with self._walking:
-            return await self._walk(is_first=is_first)
+            return await self._walk()
 
     def drain(self) -> None:
         """Read all events that have arrived."""
         while self._read_some():
             pass
 
-    async def _walk(self, *, is_first: bool) -> bool:
-        self._ledger.begin_walk(is_first=is_first)
+    async def _walk(self) -> bool:
+        self._ledger.begin_walk()
         is_complete = False
         try:
             for part in self._inside(self._open_walk):

@@ -88,7 +88,9 @@ class Ledger:
         self._generation = 0
         self._is_walking = False
         self._may_revive = True
-        self._is_first = False
+        self.ignores_past = False
+        """Set it at the first start ever: connections that are open already are not counted, only
+        the bytes that they send after the first whole walk, which unsets it."""
         self._ended: set[bytes] = set()
         self._ended_before: set[bytes] = set()
         self._rotated_at = 0.0
@@ -130,6 +132,10 @@ class Ledger:
         if row is None:
             if key in self._ended or key in self._ended_before:
                 return
+            if self.ignores_past:
+                # It may have begun long ago, and what it sent since is not known.
+                self._remember_end(key)
+                return
             row = self._insert(tracked, at)
             self._add_connection(row, 0, 0)
         elif self._has_fallen(row, tracked):
@@ -149,14 +155,10 @@ class Ledger:
         self._release(key, row)
         self._remember_end(key)
 
-    def begin_walk(self, *, is_first: bool = False) -> None:
-        """Begin a walk of the kernel's table.
-
-        In the first walk ever, connections that are open already are not counted.
-        """
+    def begin_walk(self) -> None:
+        """Begin a walk of the kernel's table."""
         self._generation = (self._generation + 1) % _GENERATIONS
         self._is_walking = self._may_revive = True
-        self._is_first = is_first
 
     def on_walked(self, connections: Iterable[TrackedConnection], *, at: float) -> None:
         """Add the bytes of open connections since the last walk."""
@@ -187,13 +189,14 @@ class Ledger:
 
     def end_walk(self, *, is_complete: bool) -> None:
         """End a walk; connections that two whole walks did not show have ended."""
-        self._is_walking = self._is_first = False
+        self._is_walking = False
         if not is_complete:
             # NB: as if it had never begun; rows that it did not reach would seem missing.
             previous = (self._generation - 1) % _GENERATIONS
             self._generations = self._generations.replace(self._present(), bytes((previous,)))
             self._generation = previous
             return
+        self.ignores_past = False
         present = (self._generation, (self._generation - 1) % _GENERATIONS)
         generations = self._generations
         missing = [(key, row) for key, row in self._open.items() if generations[row] not in present]
@@ -277,7 +280,7 @@ class Ledger:
         row = self._insert(tracked, at)
         self._requests[row] = tracked.request_bytes
         self._responses[row] = tracked.response_bytes
-        if self._is_first:
+        if self.ignores_past:
             self._flags[row] = _UNCOUNTED
         else:
             self._add_connection(row, tracked.request_bytes, tracked.response_bytes)
