@@ -45,7 +45,6 @@ class Checkpoint(msgspec.Struct, frozen=True):
     walks: int = 0
     table_full: int = 0
     gap_s: float = 0.0
-    has_bytes: bool = True
 
 
 class CheckpointError(Exception):
