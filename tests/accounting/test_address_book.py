@@ -13,7 +13,9 @@ from keepclose.accounting.address_book import (
     workload_of,
 )
 from keepclose.accounting.flow_table import NO_ZONE
+from keepclose.model.endpointslice.types import EndpointPort
 from keepclose.model.meta import NamespacedName, OwnerReference
+from keepclose.model.service.types import ServicePort
 from keepclose.model.workload import NodeAddress, NodeStatus, PodStatus
 from support import builders
 from support.flowclusters import address, cluster_book, node_of
@@ -136,6 +138,28 @@ def test_a_headless_service_comes_first() -> None:
     frontend = book.service_behind(address("10.0.1.10"), 8080, 6, 2.0)
     assert frontend is not None
     assert frontend.service.name == "db"
+
+
+@pytest.mark.parametrize("slice_first", [True, False])
+def test_a_port_without_a_name_has_one_number(*, slice_first: bool) -> None:
+    """The port of a Service is its own number, by its address and by that of an endpoint."""
+    book = AddressBook()
+    service = builders.service(ports=(ServicePort(protocol="TCP", port=80, target_port=8080),))
+    endpoint_slice = builders.endpoint_slice(
+        builders.endpoint("10.0.1.10"), ports=(EndpointPort(protocol="TCP", port=8080),)
+    )
+    if slice_first:
+        book.set_slice(endpoint_slice, at=0.0)
+        unknown = book.service_behind(address("10.0.1.10"), 8080, 6, 1.0)
+        assert unknown is not None
+        assert unknown.port == "8080"
+    book.set_service(service, at=0.0)
+    book.set_slice(endpoint_slice, at=0.0)
+    by_service = book.frontend_of(address("10.96.0.10"), 80, 6, 1.0)
+    by_endpoint = book.service_behind(address("10.0.1.10"), 8080, 6, 1.0)
+    assert by_service is not None
+    assert by_endpoint is not None
+    assert by_service.port == by_endpoint.port == "80"
 
 
 def test_a_deleted_service_names_earlier_connections() -> None:

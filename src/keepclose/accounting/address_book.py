@@ -179,6 +179,8 @@ class AddressBook:
             )
         )
         self._headless: set[NamespacedName] = set()
+        self._only_ports: dict[NamespacedName, str] = {}
+        """The number of the port of each Service whose port has no name."""
         self.changes = 0
         """How often the book changed; a caller that waits for names compares it."""
 
@@ -255,8 +257,7 @@ class AddressBook:
                 for port in endpoint_slice.ports:
                     number = NUMBERS.get(port.protocol or "TCP")
                     if port.port is not None and number is not None and service.name:
-                        name_or_number = port.name or str(port.port)
-                        frontend = Frontend(service, name_or_number, name)
+                        frontend = Frontend(service, port.name or "", name)
                         ports[raw, port.port, number] = frontend
         source = ("slice", endpoint_slice.metadata.key)
         self._owners.set(source, owners, priority=OwnerKind.ENDPOINT, at=at)
@@ -275,6 +276,9 @@ class AddressBook:
         """Record the addresses, ports and node ports of a Service."""
         spec = service.spec
         (self._headless.add if service.is_headless else self._headless.discard)(service.key)
+        self._only_ports.pop(service.key, None)
+        if len(spec.ports) == 1 and not spec.ports[0].name:
+            self._only_ports[service.key] = str(spec.ports[0].port)
         addresses = {*spec.cluster_ips, spec.cluster_ip, *spec.external_ips}
         addresses |= {ingress.ip for ingress in service.status.load_balancer.ingress}
         packed = [raw for address in addresses if (raw := pack_address(address)) is not None]
@@ -298,6 +302,7 @@ class AddressBook:
         self._frontends.set(key, {}, priority=1, at=at)
         self._node_ports.set(key, {}, priority=1, at=at)
         self._headless.discard(key)
+        self._only_ports.pop(key, None)
         self.changes += 1
 
     def owner_of(self, address: bytes, at: float) -> AddressOwner | None:
@@ -357,7 +362,13 @@ class AddressBook:
     ) -> Frontend | None:
         """Return the Service that an endpoint belongs to, a headless one first; None if none."""
         frontend = self._endpoint_ports.find((address, port, protocol), at)
-        return frontend if isinstance(frontend, Frontend) else None
+        if not isinstance(frontend, Frontend):
+            return None
+        if not frontend.port:
+            # A port without a name is the only one of its Service, which has its number.
+            number = self._only_ports.get(frontend.service) or str(port)
+            return frontend._replace(port=number)
+        return frontend
 
     def is_headless(self, service: NamespacedName) -> bool:
         """Whether a Service is known and has no cluster IP."""
