@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from keepclose.accounting.address_book import (
     MAX_REMEMBERED,
+    MAX_UNOWNED,
     REMEMBERED_S,
+    UNOWNED_S,
     AddressBook,
     OwnerKind,
     workload_of,
@@ -168,6 +170,32 @@ def test_a_deleted_service_names_earlier_connections() -> None:
     book.remove_service(NamespacedName("default", "web"), at=10.0)
     assert book.frontend_of(address("10.96.0.10"), 80, 6, 5.0) is not None
     assert book.frontend_of(address("10.96.0.10"), 80, 6, 15.0) is None
+
+
+def test_addresses_without_an_owner_are_remembered_for_a_time() -> None:
+    """That an address has no owner is remembered while it is used, in bounded number."""
+    book = AddressBook()
+    database = address("10.50.0.1")
+    assert not book.is_unowned(database, 0.0)
+    assert book.record_unowned(database, at=0.0)
+    assert book.is_unowned(database, UNOWNED_S - 1)
+    assert book.is_unowned(database, 2 * UNOWNED_S - 2)
+    assert not book.is_unowned(database, 4 * UNOWNED_S)
+    for number in range(MAX_UNOWNED + 1):
+        assert book.record_unowned(bytes((10, 60, *divmod(number, 256))), at=0.0)
+    assert not book.is_unowned(bytes((10, 60, 0, 0)), 1.0)
+    assert book.is_unowned(bytes((10, 60, 0, 1)), 1.0)
+
+
+def test_an_address_that_pods_use_is_waited_for() -> None:
+    """An address that had an owner may get the next one, so its absence is not remembered."""
+    book = AddressBook()
+    pod = builders.pod("old", "n1", ip=IP)
+    assert book.record_unowned(address(IP), at=0.0)
+    book.set_pod(pod, at=1.0)
+    book.remove_pod(pod.key, at=2.0)
+    assert not book.is_unowned(address(IP), 3.0)
+    assert not book.record_unowned(address(IP), at=3.0)
 
 
 def test_past_owners_are_forgotten() -> None:

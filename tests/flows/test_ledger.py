@@ -189,6 +189,28 @@ def test_the_list_of_waiting_connections_is_bounded() -> None:
     assert total(ledger).connections == 8
 
 
+def test_an_address_without_an_owner_is_waited_for_once() -> None:
+    """Connections to a database outside wait for a name only until none has come in time."""
+    ledger = new_ledger()
+    ledger.on_new(tracked(1, destination=UNNAMED), at=0.0)
+    ledger.tick(at=11.0, wait_s=10.0, is_synced=False)
+    assert ledger.waiting == 1
+    ledger.tick(at=12.0, wait_s=10.0, is_synced=True)
+    ledger.on_new(tracked(2, destination=UNNAMED), at=13.0)
+    assert (ledger.waiting, total(ledger).connections) == (0, 2)
+
+
+def test_many_connections_to_one_address_do_not_keep_waiting() -> None:
+    """The list of waiting connections does not stay full, although none of them waits for long."""
+    ledger = new_ledger(most_waiting=3)
+    for number in range(24):
+        ledger.on_new(tracked(number, destination=UNNAMED), at=float(number))
+        ledger.tick(at=float(number), wait_s=10.0, is_synced=True)
+    assert ledger.waiting == 0
+    assert ledger.forced < 12
+    assert total(ledger).connections == 24
+
+
 @pytest.mark.parametrize(
     "change",
     [

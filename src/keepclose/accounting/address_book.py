@@ -30,6 +30,9 @@ from keepclose.model.workload import Node, Pod
 
 REMEMBERED_S: Final = 600.0
 MAX_REMEMBERED: Final = 20_000
+UNOWNED_S: Final = 300.0
+"""How long an address that has no owner is remembered after its last connection."""
+MAX_UNOWNED: Final = 10_000
 PROTOCOLS: Final = {1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
 NUMBERS: Final = {name: number for number, name in PROTOCOLS.items()}
 _ENDED_PHASES: Final = ("Succeeded", "Failed")
@@ -132,6 +135,10 @@ class _History:
             return min(present, key=lambda record: (record.priority, -record.since)).owner
         return min(alive, key=lambda record: (record.since, record.priority)).owner
 
+    def has(self, key: Hashable) -> bool:
+        """Whether there is a record of any time that is remembered."""
+        return key in self._records
+
     def _end(self, key: Hashable, source: Hashable, at: float) -> None:
         records = self._records.get(key, [])
         for index, record in enumerate(records):
@@ -178,6 +185,8 @@ class AddressBook:
                 key=lambda entry: -entry[0].length,
             )
         )
+        self._unowned: dict[bytes, float] = {}
+        """Addresses that had no owner although connections waited for it, and when they were used."""
         self._headless: set[NamespacedName] = set()
         self._only_ports: dict[NamespacedName, str] = {}
         """The number of the port of each Service whose port has no name."""
@@ -321,6 +330,31 @@ class AddressBook:
             if subnet.has(number, width):
                 return AddressOwner(OwnerKind.SUBNET, text, "", zone)
         return None
+
+    def record_unowned(self, address: bytes, *, at: float) -> bool:
+        """Remember that connections waited for the owner of an address in vain.
+
+        Return False for an address that has or had an owner: the next one may be on its way.
+        """
+        if self._owners.has(address) or self.owner_of(address, at) is not None:
+            return False
+        self._unowned.pop(address, None)
+        self._unowned[address] = at
+        if len(self._unowned) > MAX_UNOWNED:
+            del self._unowned[next(iter(self._unowned))]
+        return True
+
+    def is_unowned(self, address: bytes, at: float) -> bool:
+        """Whether it is pointless to wait for the owner of an address that has none."""
+        used_at = self._unowned.get(address)
+        if used_at is None:
+            return False
+        if at - used_at > UNOWNED_S or self._owners.has(address):
+            del self._unowned[address]
+            return False
+        # NB: an address that is in use all the time, such as a database's, is no pod's meanwhile.
+        self._unowned[address] = max(at, used_at)
+        return True
 
     def zone_of(self, node: str) -> str:
         """Return the zone of a node; UNKNOWN if there is no such node."""

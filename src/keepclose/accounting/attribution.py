@@ -184,9 +184,11 @@ def _party(address: bytes, book: AddressBook, at: float, node: str) -> _Party:
     owner = book.owner_of(address, at)
     if owner is None:
         if book.is_of_cluster(address):
-            return _Party(UNKNOWN, is_waiting=True)
+            return _Party(UNKNOWN, is_waiting=not book.is_unowned(address, at))
         # NB: a cloud may give pods any private address, so only a public one is surely outside.
-        return _Party(OUTSIDE, is_waiting=not _is_public(address))
+        return _Party(
+            OUTSIDE, is_waiting=not _is_public(address) and not book.is_unowned(address, at)
+        )
     is_local = owner.node == node and owner.kind is not OwnerKind.SUBNET
     waits = owner.kind is OwnerKind.POD_RANGE and is_local
     return _Party(owner.zone, owner.node, owner.name, owner.workload, owner.kind, is_local, waits)

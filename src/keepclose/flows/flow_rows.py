@@ -92,6 +92,12 @@ class FlowRows:
             return IGNORED
         return self._place_of(self._detail.reduce(flow))
 
+    def record_unowned(self, address: bytes) -> None:
+        """Remember that an address has no owner, if it has none."""
+        if self._book.record_unowned(address, at=self._now()):
+            # Connections of this address were to wait.
+            self._recent.clear()
+
     def table(self, *, start: float, end: float, has_bytes: bool) -> FlowTable:
         """Return a copy of all counts."""
         table = FlowTable(start=start, end=end, has_bytes=has_bytes)

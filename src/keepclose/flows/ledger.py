@@ -85,6 +85,8 @@ class Ledger:
         self._flags = bytearray()
         self._waiting: dict[_Waiting, None] = {}
         self._waiting_rows: dict[int, _Waiting] = {}
+        self._awaited: dict[bytes, float] = {}
+        """Addresses of waiting connections, and when the first of them began to wait."""
         self._generation = 0
         self._is_walking = False
         self._may_revive = True
@@ -214,6 +216,8 @@ class Ledger:
         if not self._is_walking and at - self._rotated_at >= ENDED_REMEMBERED_S:
             self._rotated_at = at
             self._rotate()
+        if is_synced:
+            self._give_up(at - wait_s)
         has_changed = self.rows.changes != self._tried_changes
         self._tried_changes = self.rows.changes
         for waiting in list(self._waiting):
@@ -268,7 +272,7 @@ class Ledger:
         self.unobserved = state.unobserved
         for entry in state.waiting:
             waiting = _Waiting(entry.connection, entry.counts, entry.row, at)
-            self._waiting[waiting] = None
+            self._add_waiting(waiting)
             if entry.row >= 0:
                 self._waiting_rows[entry.row] = waiting
 
@@ -317,7 +321,7 @@ class Ledger:
         self._open[tracked.key] = row
         if place == WAITING:
             waiting = _Waiting(self.rows.connection_of(tracked), FlowCounts(), row, at)
-            self._waiting[waiting] = None
+            self._add_waiting(waiting)
             self._waiting_rows[row] = waiting
             if len(self._waiting) > self._most_waiting:
                 self._settle(next(iter(self._waiting)), may_wait=False)
@@ -352,6 +356,24 @@ class Ledger:
         counts.connections += 1
         counts.request_bytes += request_bytes
         counts.response_bytes += response_bytes
+
+    def _add_waiting(self, waiting: _Waiting) -> None:
+        self._waiting[waiting] = None
+        if len(self._awaited) < self._most_waiting:
+            self._awaited.setdefault(waiting.connection.source, waiting.since)
+            self._awaited.setdefault(waiting.connection.reply_source, waiting.since)
+
+    def _give_up(self, before: float) -> None:
+        """Remember addresses for whose owner connections have waited since then.
+
+        NB: at a high rate none of the connections itself waits that long.
+        """
+        for address, since in list(self._awaited.items()):
+            if since > before:
+                # They are in the order of their arrival.
+                break
+            del self._awaited[address]
+            self.rows.record_unowned(address)
 
     def _settle(self, waiting: _Waiting, *, may_wait: bool) -> None:
         place = self.rows.settle(waiting.connection, may_wait=may_wait)
