@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,6 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from keepclose.kube.auth.kubeconfig import load_connection_settings
+from keepclose.kube.clock import SystemClock
+from keepclose.kube.connection import connect
+from keepclose.kube.requests import NODES
+from keepclose.model.meta import ObjectMeta
+from keepclose.model.workload import Node
 from support.server_processes import embedded_server
 
 PROGRAM = Path(sys.executable).with_name("keepclose")
@@ -48,6 +55,7 @@ def test_bad_options_are_named(arguments: tuple[str, ...], want: str) -> None:
 def test_the_present_connections_are_printed(tmp_path: Path) -> None:
     """With --once the command prints a table with its heads, and ends with 0."""
     with embedded_server(tmp_path / "data") as server:
+        create_nodes(server.kubeconfig, "n1")
         done = run_flows("--once", "--kubeconfig", str(server.kubeconfig), "--node-name", "n1")
         document = run_flows(
             "--once", "-o", "json", "--kubeconfig", str(server.kubeconfig), "--node-name", "n1"
@@ -60,6 +68,29 @@ def test_the_present_connections_are_printed(tmp_path: Path) -> None:
     assert (done.stderr, document.stderr) == ("", "")
     assert json.loads(document.stdout)["flows"] is not None
     assert (csv.returncode, csv.stdout.startswith("start,end,kind,")) == (0, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="reading the kernel's connections needs root")
+def test_a_name_that_no_node_has_is_an_error(tmp_path: Path) -> None:
+    """With --once a wrong name ends the command with 3, and the error names the nearest Node."""
+    with embedded_server(tmp_path / "data") as server:
+        create_nodes(server.kubeconfig, "worker-1", "master")
+        done = run_flows("--once", "--kubeconfig", str(server.kubeconfig), "--node-name", "worker1")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no Node has the name worker1" in done.stderr
+    assert "--node-name worker-1" in done.stderr
+
+
+def create_nodes(kubeconfig: Path, *names: str) -> None:
+    """Write Nodes."""
+
+    async def write() -> None:
+        clock = SystemClock()
+        async with connect(load_connection_settings(kubeconfig), clock=clock) as client:
+            for name in names:
+                await client.create(NODES, Node(metadata=ObjectMeta(name=name)))
+
+    asyncio.run(write())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="dropping a capability needs root")

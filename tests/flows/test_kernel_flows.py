@@ -8,10 +8,12 @@ import socket
 import struct
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from keepclose.accounting.flow_table import Detail, FlowCounts, FlowKey, FlowKind
 from keepclose.flows.agent import FlowAgent
+from keepclose.flows.process import flow_pages
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.requests import PODS
@@ -187,6 +189,27 @@ async def test_a_page_before_the_first_walk_counts_no_past() -> None:
                 finally:
                     agent.close()
     assert (agent.ledger.waiting, [*rows]) == (0, [])
+
+
+async def test_an_agent_with_a_wrong_name_is_not_ready() -> None:
+    """The page of readiness says that no Node has the name, and which one is near."""
+    with flow_bed() as bed:
+        async with bed.agent(node_name="n3") as agent:
+            server = flow_pages(agent)
+            port = await server.start("127.0.0.1", 0)
+            try:
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(f"http://127.0.0.1:{port}/readyz") as answer,
+                ):
+                    status, text = answer.status, await answer.text()
+            finally:
+                await server.stop()
+        async with bed.agent() as agent:
+            assert agent.find_problem() == ""
+    assert status == 503
+    assert "no Node has the name n3" in text
+    assert "pass --node-name n" in text
 
 
 async def test_traffic_to_a_pod_without_a_service() -> None:

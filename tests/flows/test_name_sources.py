@@ -68,7 +68,7 @@ class _Bed:
         return None if owner is None else (owner.kind, owner.node)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[NameSources]:
         """Watch for the time of the block, which begins when all caches are complete."""
         async with Client(self.cluster, clock=self.clock) as client:
             sources = NameSources(
@@ -77,7 +77,7 @@ class _Bed:
             task = asyncio.create_task(sources.run())
             try:
                 await self.clock.run_until(sources.synced.is_set, within=5.0)
-                yield
+                yield sources
                 await self.clock.run_until_idle()
             finally:
                 task.cancel()
@@ -158,3 +158,35 @@ async def test_pods_in_the_host_network_say_nothing_of_ranges() -> None:
     bed.cluster.own.put(PODS, agent)
     async with bed.running():
         assert bed.owner(LOCAL) == (OwnerKind.POD_RANGE, "n1")
+
+
+@pytest.mark.parametrize(
+    ("own", "want"),
+    [
+        pytest.param("192.0.2.9", ("worker-9", "address 192.0.2.9"), id="by an address"),
+        pytest.param("198.51.100.1", ("n10", "n10 is the nearest"), id="by the name"),
+    ],
+)
+async def test_a_name_that_no_node_has(own: str, want: tuple[str, str]) -> None:
+    """The Node that is meant is named, until a Node with the given name appears."""
+    bed = _Bed()
+    bed.put_node("n10", "10.0.1.0/24")
+    status = {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}
+    bed.cluster.put(NODES, {"metadata": {"name": "worker-9"}, "status": status})
+    async with bed.running() as sources:
+        wrong = sources.find_wrong_name({address(own)})
+        assert wrong is not None
+        assert wrong.nearest == want[0]
+        assert want[1] in wrong.problem
+        assert f"--node-name {want[0]}" in wrong.fix
+        bed.put_node("n1")
+        await bed.clock.run_until_idle()
+        assert sources.find_wrong_name({address(own)}) is None
+
+
+async def test_a_cluster_without_nodes() -> None:
+    """The kubeconfig may name another cluster."""
+    async with _Bed().running() as sources:
+        wrong = sources.find_wrong_name(())
+        assert wrong is not None
+        assert "has no Nodes" in wrong.problem

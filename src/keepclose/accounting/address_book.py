@@ -186,7 +186,7 @@ class AddressBook:
             )
         )
         self._unowned: dict[bytes, float] = {}
-        """Addresses that had no owner although connections waited for it, and when they were used."""
+        """Addresses for whose owner connections waited in vain, and when they were last used."""
         self._headless: set[NamespacedName] = set()
         self._only_ports: dict[NamespacedName, str] = {}
         """The number of the port of each Service whose port has no name."""

@@ -28,7 +28,7 @@ from keepclose.flows.collector import Collector, ConntrackUnavailableError, Insi
 from keepclose.flows.flow_rows import FlowRows
 from keepclose.flows.ledger import Ledger
 from keepclose.flows.metrics import AgentCounts, FlowMetrics, ShownFlows
-from keepclose.flows.name_sources import NameSources, SteadyTime
+from keepclose.flows.name_sources import NameSources, SteadyTime, WrongNodeName
 from keepclose.flows.settings import FlowSettings
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
@@ -42,6 +42,14 @@ REFRESH_S: Final = 1.0
 _TICK_S: Final = 1.0
 _RETRY_S: Final = 1.0
 _log = structlog.get_logger(__name__)
+
+
+class UnknownNodeError(Exception):
+    """No Node has the name that was given; the message says which it may be."""
+
+    def __init__(self, wrong: WrongNodeName) -> None:
+        super().__init__(wrong.problem)
+        self.fix = wrong.fix
 
 
 class FlowAgent:
@@ -136,13 +144,17 @@ class FlowAgent:
     async def count_once(self, *, within_s: float) -> FlowTable:
         """Return the flows of the connections that are open now.
 
-        Raises TimeoutError, and errors of the API server that waiting does not change.
+        Raises TimeoutError, UnknownNodeError, and errors of the API server that waiting does not
+        change.
         """
         parts = Parts((self.sources.run(),))
         try:
             await parts.until(self._clock.wait_for(self.sources.wait_synced(), within_s))
         finally:
             await parts.stop()
+        wrong = self.sources.find_wrong_name(self._addresses)
+        if wrong is not None:
+            raise UnknownNodeError(wrong)
         self.ledger.ignores_past = False
         if not await self.collector.walk():
             raise ConntrackUnavailableError(
@@ -180,8 +192,16 @@ class FlowAgent:
         while not await self.collector.walk():
             await self._clock.sleep(_RETRY_S)
 
+    def find_problem(self) -> str:
+        """Return why counts are not those of the node that is meant; "" if they are."""
+        wrong = self.sources.find_wrong_name(self._addresses)
+        return "" if wrong is None else f"{wrong.problem}; {wrong.fix}"
+
     async def _report_ready(self) -> None:
         await self.sources.synced.wait()
+        wrong = self.sources.find_wrong_name(self._addresses)
+        if wrong is not None:
+            _log.warning(f"zones and nodes are missing: {wrong.problem}", fix=wrong.fix)
         self.ready.set()
 
     async def _tick(self) -> NoReturn:

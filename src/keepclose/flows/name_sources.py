@@ -14,13 +14,19 @@ Changes that concern no address are not passed on: Nodes report their state all 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
-from keepclose.accounting.address_book import AddressBook, addresses_of, has_ended, show_address
+from keepclose.accounting.address_book import (
+    AddressBook,
+    addresses_of,
+    has_ended,
+    pack_address,
+    show_address,
+)
 from keepclose.flows.settings import FlowSettings
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
@@ -28,6 +34,7 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 from keepclose.runtime.program import Parts
@@ -48,6 +55,27 @@ class SteadyTime:
     def __call__(self) -> float:
         """Return the time."""
         return self._clock.monotonic() + self._offset
+
+
+class WrongNodeName(NamedTuple):
+    """A name that no Node has."""
+
+    name: str
+    reason: str
+    nearest: str
+    """The Node that is probably meant; "" if there is none."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong."""
+        return f"no Node has the name {self.name}: {self.reason}"
+
+    @property
+    def fix(self) -> str:
+        """What to do."""
+        if not self.nearest:
+            return "check which cluster the kubeconfig names"
+        return f"pass --node-name {self.nearest}, if that is the Node of this host"
 
 
 class PodScope:
@@ -123,6 +151,27 @@ class NameSources:
         return self.synced.is_set() and not any(
             reflector.failure is not None for reflector in self._reflectors
         )
+
+    def find_wrong_name(self, own_addresses: Collection[bytes]) -> WrongNodeName | None:
+        """Return what is wrong if Nodes are listed and none has the name of this node.
+
+        The Node that is meant is the one that has an address of this host, else the nearest name.
+        """
+        name = self._settings.node_name
+        if not self.synced.is_set() or NamespacedName("", name) in self._nodes:
+            return None
+        nodes = {node.name: node for node in self._nodes.all()}
+        for node in nodes.values():
+            for address in node.status.addresses:
+                if pack_address(address.address) in own_addresses:
+                    why = f"Node {node.name} has the address {address.address} of this host"
+                    return WrongNodeName(name, why, node.name)
+        if not nodes:
+            return WrongNodeName(name, "the cluster has no Nodes", "")
+        import difflib  # noqa: PLC0415 - only a wrong name needs it
+
+        (nearest,) = difflib.get_close_matches(name, sorted(nodes), n=1, cutoff=0.0)
+        return WrongNodeName(name, f"of {len(nodes):,} Nodes, {nearest} is the nearest", nearest)
 
     async def run(self) -> None:
         """Watch until cancelled; only unusable settings end it earlier."""

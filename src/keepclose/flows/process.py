@@ -50,7 +50,7 @@ def run_agent(
 def read_present(settings: FlowSettings, connection: ConnectionSettings) -> FlowTable:
     """Return the flows of the connections that are open now.
 
-    Raises as `run_agent` does, errors of the API server, and TimeoutError.
+    Raises as `run_agent` does, UnknownNodeError, errors of the API server, and TimeoutError.
     """
     tables: list[FlowTable] = []
 
@@ -141,7 +141,7 @@ def flow_pages(agent: FlowAgent) -> PageServer:
     app.router.add_get("/metrics", show_metrics)
     app.router.add_get("/flows", show_flows)
     app.router.add_get("/livez", show_life)
-    add_health_pages(app, is_ready=agent.ready.is_set)
+    add_health_pages(app, is_ready=agent.ready.is_set, find_problem=agent.find_problem)
     return PageServer(app)
 
 

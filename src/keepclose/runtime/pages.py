@@ -339,8 +339,16 @@ class PageServer:
             self._connections.drop_one("no descriptors")
 
 
-def add_health_pages(app: web.Application, *, is_ready: Callable[[], bool]) -> None:
-    """Serve /healthz, which is always ok, and /readyz, which is 503 until the caches are full."""
+def add_health_pages(
+    app: web.Application,
+    *,
+    is_ready: Callable[[], bool],
+    find_problem: Callable[[], str] = str,
+) -> None:
+    """Serve /healthz, which is always ok, and /readyz, which is 503 until the caches are full.
+
+    A problem of a program whose caches are full makes it 503 as well, with its text; "" is none.
+    """
 
     async def show_health(request: web.Request) -> web.Response:
         del request
@@ -348,9 +356,11 @@ def add_health_pages(app: web.Application, *, is_ready: Callable[[], bool]) -> N
 
     async def show_readiness(request: web.Request) -> web.Response:
         del request
-        if is_ready():
-            return web.Response(text="ok")
-        return web.Response(status=503, text="the caches are not complete yet")
+        if not is_ready():
+            return web.Response(status=503, text="the caches are not complete yet")
+        if problem := find_problem():
+            return web.Response(status=503, text=problem)
+        return web.Response(text="ok")
 
     app.router.add_get("/healthz", show_health)
     app.router.add_get("/readyz", show_readiness)
