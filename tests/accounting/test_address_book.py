@@ -51,6 +51,31 @@ def test_a_gap_belongs_to_the_next_owner() -> None:
     assert _owner(book, 25.0) == "default/new"
 
 
+def test_a_connection_that_is_seen_late_belongs_to_its_pod() -> None:
+    """A pod that runs for milliseconds has ended when its connections are seen."""
+    book = cluster_book()
+    pod = builders.pod("brief", "n1", ip=IP)
+    book.set_pod(pod, at=10.0)
+    book.set_pod(replace(pod, status=replace(pod.status, phase="Succeeded")), at=10.02)
+    assert _owner(book, 10.1) == "default/brief"
+    book.set_pod(builders.pod("next", "n1", ip=IP), at=10.2)
+    assert _owner(book, 10.15) == "default/brief"
+    assert _owner(book, 10.25) == "default/next"
+
+
+def test_a_pod_that_is_reported_with_its_end_had_its_address() -> None:
+    """A pod whose address appears when it has ended already names its connections."""
+    book = cluster_book()
+    pod = builders.pod("brief", "n1", ip=IP)
+    pod = replace(pod, status=replace(pod.status, phase="Succeeded"))
+    book.set_pod(pod, at=5.0)
+    assert _owner(book, 4.9) == ""
+    book.set_pod(pod, at=10.0, has_run_unseen=True)
+    assert _owner(book, 9.9) == "default/brief"
+    assert _owner(book, 10.1) == "default/brief"
+    assert _owner(book, 11.1) == ""
+
+
 def test_a_pod_that_ended_has_no_address() -> None:
     """A pod that succeeded keeps its address in its status, but no longer has it."""
     book = cluster_book()

@@ -124,7 +124,7 @@ async def test_all_pods_are_watched_as_long_as_a_node_has_no_range() -> None:
         await bed.clock.advance(RANGE_WAIT_S + 1)
         assert bed.owner(REMOTE) == (OwnerKind.POD, "n2")
         bed.put_node("n2", "10.0.2.0/24")
-        await bed.clock.run_until_idle()
+        await bed.clock.advance(2.0)
         assert bed.owner(REMOTE) == (OwnerKind.POD_RANGE, "n2")
         assert bed.owner(LOCAL) == (OwnerKind.POD, "n1")
         bed.put_pod("farther", "n2", "10.0.2.8")
@@ -157,6 +157,25 @@ async def test_pods_in_the_host_network_say_nothing_of_ranges() -> None:
     agent["spec"]["hostNetwork"] = True
     bed.cluster.own.put(PODS, agent)
     async with bed.running():
+        assert bed.owner(LOCAL) == (OwnerKind.POD_RANGE, "n1")
+
+
+async def test_a_pod_whose_address_comes_with_its_end() -> None:
+    """A pod that ran between two reports of its kubelet names the connections of that time."""
+    bed = _Bed()
+    bed.put_node("n1", "10.0.1.0/24")
+    waiting = {**pod("brief", "n1", LOCAL), "status": {"phase": "Pending"}}
+    bed.cluster.own.put(PODS, waiting)
+    async with bed.running():
+        seen_at = bed.now()
+        await bed.clock.advance(0.5)
+        ended = pod("brief", "n1", LOCAL)
+        ended["status"]["phase"] = "Succeeded"
+        bed.cluster.own.put(PODS, ended)
+        await bed.clock.advance(2.0)
+        owner = bed.book.owner_of(address(LOCAL), seen_at)
+        assert owner is not None
+        assert owner.name == "default/brief"
         assert bed.owner(LOCAL) == (OwnerKind.POD_RANGE, "n1")
 
 

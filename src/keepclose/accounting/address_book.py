@@ -3,7 +3,8 @@
 Pods are replaced within seconds and their addresses are used again, so an address is looked up by
 the time of the connection. An owner is recorded from the moment at which the API reports it until
 the moment at which the API reports its end. Both are late by the delay of a watch, and an address
-without an owner at some moment belongs to the next one: its pod runs before the API says so.
+without an owner at some moment belongs to the next one: its pod runs before the API says so. But a
+connection is seen a moment after it began, so within a second the address is still its last one's.
 
 Sources, the best first: the node itself; the pod itself; an endpoint of a slice; the pod CIDR of a
 node; a subnet that a user named. The node comes first because pods in its network, and endpoints of
@@ -30,6 +31,8 @@ from keepclose.model.workload import Node, Pod
 
 REMEMBERED_S: Final = 600.0
 MAX_REMEMBERED: Final = 20_000
+LATE_S: Final = 1.0
+"""How long after the end of an owner connections are seen that began before."""
 UNOWNED_S: Final = 300.0
 """How long an address that has no owner is remembered after its last connection."""
 MAX_UNOWNED: Final = 10_000
@@ -121,19 +124,22 @@ class _History:
         self._forget(at)
 
     def find(self, key: Hashable, at: float) -> AddressOwner | Frontend | None:
-        """Return the best record of that time, else the next one after it."""
+        """Return the best record of that time, else one that has just ended, else the next one."""
         records = self._records.get(key)
         if records is None:
             return None
         if len(records) == 1:
-            return records[0].owner if records[0].until > at else None
+            return records[0].owner if records[0].until > at - LATE_S else None
         alive = [record for record in records if record.until > at]
-        if not alive:
-            return None
         present = [record for record in alive if record.since <= at]
         if present:
             return min(present, key=lambda record: (record.priority, -record.since)).owner
-        return min(alive, key=lambda record: (record.since, record.priority)).owner
+        recent = [record for record in records if at >= record.until > at - LATE_S]
+        if recent:
+            return max(recent, key=lambda record: (record.until, -record.priority)).owner
+        if alive:
+            return min(alive, key=lambda record: (record.since, record.priority)).owner
+        return None
 
     def has(self, key: Hashable) -> bool:
         """Whether there is a record of any time that is remembered."""
@@ -193,11 +199,14 @@ class AddressBook:
         self.changes = 0
         """How often the book changed; a caller that waits for names compares it."""
 
-    def set_pod(self, pod: Pod, *, at: float) -> None:
-        """Record the addresses of a pod; a pod that has ended has none."""
+    def set_pod(self, pod: Pod, *, at: float, has_run_unseen: bool = False) -> None:
+        """Record the addresses of a pod; a pod that has ended has none.
+
+        With `has_run_unseen` it had them until now, and the API reports them with its end only.
+        """
         owners: dict[Hashable, AddressOwner] = {}
         priority = OwnerKind.POD
-        if not has_ended(pod):
+        if not has_ended(pod) or has_run_unseen:
             node = pod.spec.node_name
             owner = AddressOwner(OwnerKind.POD, str(pod.key), node, "", workload_of(pod))
             if pod.spec.host_network:
@@ -205,6 +214,8 @@ class AddressBook:
             owners = dict.fromkeys(addresses_of(pod), owner)
             priority = owner.kind
         self._owners.set(("pod", pod.key), owners, priority=priority, at=at)
+        if has_ended(pod) and owners:
+            self._owners.set(("pod", pod.key), {}, priority=priority, at=at)
         self.changes += 1
 
     def remove_pod(self, key: NamespacedName, *, at: float) -> None:

@@ -309,7 +309,9 @@ class NameSources:
             if old is not None:
                 self._book.remove_pod(old.key, at=self._now())
         elif old is None or _pod_facts(old) != _pod_facts(new):
-            self._book.set_pod(new, at=self._now())
+            # NB: a kubelet may report a pod of a moment only when it has ended.
+            has_run_unseen = old is not None and not has_ended(old) and not addresses_of(old)
+            self._book.set_pod(new, at=self._now(), has_run_unseen=has_run_unseen)
 
     def _on_own_pod(self, old: Pod | None, new: Pod | None) -> None:
         self._on_pod(old, new)

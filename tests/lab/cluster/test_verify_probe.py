@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
 from keepclose.kube.requests import ENDPOINT_SLICES, PODS, SERVICES
-from support.commands.upcommands import Ground, ground_for, skip_without_packets
+from support.commands.upcommands import Ground, ground_for, skip_without_packets, until
 
 FOUR_NODES = ("--zones", "2", "--nodes-per-zone", "2", "--flows")
 
@@ -164,3 +166,16 @@ def test_the_log_is_served(ground: Ground) -> None:
 def _token(ground: Ground) -> str:
     settings = load_connection_settings(ground.state["kubeconfig"])
     return str(settings.user.token)
+
+
+def test_agents_name_pods_of_a_moment(ground: Ground) -> None:
+    """Probe pods have ended before an agent sees their connections, and are their clients."""
+    before = connections_of_probes(ground)
+    verified(ground, "--probe", "--per-node", "--probe-connections", "25")
+    until(lambda: connections_of_probes(ground) >= before + 100)
+
+
+def connections_of_probes(ground: Ground) -> int:
+    """Return how many connections agents have counted for probe pods."""
+    rows = csv.DictReader(io.StringIO(ground.run("flows", "top", "-o", "csv").out))
+    return sum(int(row["connections"]) for row in rows if "-probe-" in row["client"])
