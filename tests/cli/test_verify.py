@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -32,6 +39,74 @@ clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 contexts: [{name: c, context: {cluster: c, user: u}}]
 users: [{name: u, user: {}}]
 """
+
+
+class ApiHandler(BaseHTTPRequestHandler):
+    """Serves a node of zone-a, the Service shop/web, and pods, which never run."""
+
+    objects: dict[str, Any]
+    names: list[str]
+    """The pods that exist."""
+
+    def do_GET(self) -> None:
+        """Answer with a list, or with a pod."""
+        kind = self.path.partition("?")[0].rpartition("/")[2]
+        items = self.objects.get(kind, [])
+        self.answer({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
+
+    def do_POST(self) -> None:
+        """Create a pod."""
+        pod = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.names.append(pod["metadata"]["name"])
+        self.answer({**pod, "metadata": {**pod["metadata"], "uid": "u"}}, 201)
+
+    def do_DELETE(self) -> None:
+        """Delete a pod."""
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.names.remove(self.path.partition("?")[0].rpartition("/")[2])
+        self.answer({"kind": "Status", "status": "Success"})
+
+    def answer(self, document: Any, status: int = 200) -> None:
+        """Send a document."""
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Keep quiet."""
+
+
+@contextmanager
+def api_server(directory: Path, handler: type[ApiHandler] = ApiHandler) -> Iterator[list[str]]:
+    """Serve a cluster, with its kubeconfig in a directory; yield the names of its pods."""
+    node = {
+        "metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "zone-a"}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    service = {
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {
+            "clusterIP": "10.96.0.1",
+            "clusterIPs": ["10.96.0.1"],
+            "ports": [{"port": 80, "protocol": "TCP"}],
+            "trafficDistribution": "PreferSameZone",
+        },
+    }
+    names: list[str] = []
+    served = type(
+        "Served",
+        (handler,),
+        {"objects": {"nodes": [node], "services": [service]}, "names": names},
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), served) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        (directory / "config").write_text(KUBECONFIG.replace("127.0.0.1:1", address))
+        yield names
+        server.shutdown()
 
 
 def run(*arguments: str, columns: int = 100, home: Path | None = None) -> Result:
@@ -329,3 +404,27 @@ def test_observe() -> None:
     assert result.exit_code == 1, result.output
     (port,) = json.loads(result.stdout)["services"]
     assert port["connections"] == 1800
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_deletes_probe_pods(number: signal.Signals, tmp_path: Path) -> None:
+    """A command that is stopped deletes its pods and exits with no code of a verdict."""
+    command = (sys.executable, "-m", "keepclose", "verify", "shop/web", "--probe", "--yes")
+    env = {**os.environ, "HOME": str(tmp_path), "KEEPCLOSE_DATA_DIR": str(tmp_path / "lab")}
+    with api_server(tmp_path) as names:
+        with subprocess.Popen(
+            (*command, "--kubeconfig", str(tmp_path / "config")),
+            env=env,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as probing:
+            until = time.monotonic() + 60
+            while not names and probing.poll() is None and time.monotonic() < until:
+                time.sleep(0.02)
+            assert names, probing.poll()
+            # As `timeout` does, which signals its child and then its process group.
+            probing.send_signal(number)
+            probing.send_signal(number)
+            _, errors = probing.communicate(timeout=60)
+        assert (names, probing.returncode) == ([], 128 + number), errors
+    assert errors.endswith(f"error: stopped by {number.name}\n")

@@ -280,6 +280,77 @@ async def test_pods_are_deleted_when_the_command_is_stopped() -> None:
     assert cluster.objects(PODS) == {}
 
 
+class _SlowCluster(FakeCluster):
+    """Creates pods when a test lets it, and never answers deletes if so asked."""
+
+    def __init__(self, clock: FakeClock, *, answers_deletes: bool = True) -> None:
+        super().__init__(clock)
+        self.creates = asyncio.Event()
+        self._answers_deletes = answers_deletes
+
+    async def send(self, request: ApiRequest) -> FakeResponse:
+        """Answer one request, late."""
+        if request.method == "POST":
+            await self.creates.wait()
+        if request.method == "DELETE" and not self._answers_deletes:
+            await asyncio.get_running_loop().create_future()
+        return await super().send(request)
+
+
+async def test_a_pod_that_is_being_created_when_the_command_is_stopped() -> None:
+    """The delete waits for the create, since it would not find the pod before."""
+    clock = FakeClock()
+    cluster = _SlowCluster(clock)
+    async with Client(cluster, clock=clock) as client:
+        task = asyncio.create_task(
+            run_probes(
+                client,
+                TARGET,
+                [ProbePlace("zone-a"), ProbePlace("zone-b")],
+                run="r1",
+                image="busybox",
+                connections=5,
+                clock=clock,
+            )
+        )
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        cluster.creates.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert [request.method for request in cluster.requests] == ["POST", "DELETE"]
+    assert cluster.objects(PODS) == {}
+
+
+async def test_a_server_that_never_answers_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is stopped ends all the same, and names the pods."""
+    monkeypatch.setattr("keepclose.flows.probe._STOP_S", 0.01)
+    clock = FakeClock()
+    cluster = _SlowCluster(clock, answers_deletes=False)
+    cluster.creates.set()
+    left: list[str] = []
+    async with Client(cluster, clock=clock) as client:
+        task = asyncio.create_task(
+            run_probes(
+                client,
+                TARGET,
+                [ProbePlace("zone-a")],
+                run="r1",
+                image="busybox",
+                connections=5,
+                clock=clock,
+                on_left=left.extend,
+            )
+        )
+        await clock.run_until(lambda: clock.sleepers > 0 and bool(cluster.objects(PODS)))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            async with asyncio.timeout(60):
+                await task
+    assert left == ["keepclose-probe-r1-0"]
+
+
 async def test_a_pod_that_is_deleted_by_others() -> None:
     """A probe pod that disappears ends the probe, and the other pods with it."""
     clock = FakeClock()

@@ -50,6 +50,8 @@ MAX_PROBES: Final = 100
 _POLL_S: Final = 0.5
 _SPARE_S: Final = 60
 """For how long a pod may run beyond its time, so that its kubelet never ends it before verify."""
+_STOP_S: Final = 10.0
+"""For how long a last create, and then all deletes, may take, so that a stopped command ends."""
 _ENDED: Final = ("Succeeded", "Failed")
 ANSWERED: Final = "answer"
 FAILED: Final = "failed"
@@ -284,8 +286,14 @@ async def run_probes(
             )
             # NB: before the answer, because a server may create a pod and the answer get lost.
             created[name] = _Created(place)
+            creating = asyncio.ensure_future(client.create(PODS, body, namespace=namespace))
             try:
-                pod = await client.create(PODS, body, namespace=namespace)
+                pod = await asyncio.shield(creating)
+            except asyncio.CancelledError:
+                # A delete that overtakes the creation would delete nothing.
+                await asyncio.wait((creating,), timeout=_STOP_S)
+                creating.cancel()
+                raise
             except ApiError as error:
                 if not isinstance(error, ServerError):
                     del created[name]
@@ -358,7 +366,8 @@ async def _delete_all(client: Client, namespace: str, created: Mapping[str, _Cre
 
     async def delete(name: str, uid: str) -> bool:
         try:
-            await client.delete(PODS, name, namespace=namespace, uid=uid, grace_period=0)
+            async with asyncio.timeout(_STOP_S):
+                await client.delete(PODS, name, namespace=namespace, uid=uid, grace_period=0)
         except (NotFound, Conflict):
             # It is gone, or its name is that of another pod now.
             return True

@@ -1,6 +1,7 @@
 """A program from its start to its end: event loop, signals, parts, ready message.
 
-A program is a coroutine that runs until it is cancelled. It has parts, which run together: the
+A program is a coroutine that runs until it is cancelled, or work that ends with a result and that a
+signal interrupts (`run_interruptible`). It has parts, which run together: the
 first one that fails stops all of them. Parts stop in the reverse order of their start, each before
 the next, because later parts use earlier ones.
 
@@ -33,6 +34,7 @@ IDLE_POLL_S: Final = 1.0
 # A queue that never empties must not disable the collector forever.
 _MAX_IDLE_POLLS: Final = 600
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_INTERRUPTING_SIGNALS: Final = (*_STOP_SIGNALS, signal.SIGHUP)
 _LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -53,6 +55,19 @@ OnReady = Callable[[ReadyMessage], None]
 
 def ignore_ready(_message: ReadyMessage) -> None:
     """Do nothing, for callers that need no ready message."""
+
+
+class InterruptedBySignalError(Exception):
+    """Work that a signal stopped, once it has cleaned up."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"stopped by {number.name}")
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """The code that shells report for a program that this signal ended."""
+        return 128 + self.number
 
 
 def find_loop_factory() -> _LoopFactory | None:
@@ -101,6 +116,37 @@ async def _until_signal(work: Coroutine[Any, Any, None], stop_within_s: float | 
         await task
     if stop_within_s is not None:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def run_interruptible(work: Coroutine[Any, Any, _T]) -> _T:
+    """Return the result of work; SIGTERM, SIGINT or SIGHUP cancels it.
+
+    Raises InterruptedBySignalError when the cancelled work has ended. Further signals are ignored
+    until then, because `timeout` and terminals that close send several: work must clean up within
+    a bounded time. A signal that the process ignores, as SIGHUP under nohup, stays ignored.
+    """
+    with asyncio.Runner() as runner:
+        return runner.run(_until_result(work))
+
+
+async def _until_result(work: Coroutine[Any, Any, _T]) -> _T:
+    task = asyncio.ensure_future(work)
+    received: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        if not received:
+            task.cancel()
+        received.append(number)
+
+    loop = asyncio.get_running_loop()
+    for number in _INTERRUPTING_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, stop, number)
+    await asyncio.wait((task,))
+    if received:
+        error = None if task.cancelled() else task.exception()
+        raise InterruptedBySignalError(received[0]) from error
+    return task.result()
 
 
 class Parts:

@@ -103,12 +103,11 @@ def _run(
     places: list[ProbePlace],
     options: ProbeOptions,
 ) -> list[ProbeLog]:
-    import asyncio
-
     from keepclose.flows.probe import PROBE_LABEL, ProbeError, run_probes
     from keepclose.kube.clock import SystemClock
     from keepclose.kube.connection import connect
     from keepclose.kube.errors import ApiError, Forbidden, KubeError, Unauthorized
+    from keepclose.runtime.program import InterruptedBySignalError, run_interruptible
 
     run_id = secrets.token_hex(4)
 
@@ -135,7 +134,9 @@ def _run(
             )
 
     try:
-        return asyncio.run(run())
+        return run_interruptible(run())
+    except InterruptedBySignalError as error:
+        fail(str(error), code=error.exit_code)
     except ProbeError as error:
         fail(str(error), error.fix, code=ExitCode.NOTHING)
     except (Forbidden, Unauthorized) as error:
