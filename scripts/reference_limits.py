@@ -743,6 +743,13 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
+        "cli.verify.command:MOST_OBSERVED_SECONDS",
+        "seconds",
+        "how long `keepclose verify` observes (`--observe`)",
+        "exit code 2",
+    ),
+    Limit(
+        COMMANDS,
         "lab.kubelet.pod_servers:MAX_HEADER_BYTES",
         "bytes",
         "headers of a request to a pod of the lab",

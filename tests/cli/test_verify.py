@@ -356,6 +356,18 @@ def test_fewer_connections_asked_for(tmp_path: Path) -> None:
             "set the window instead",
             id="a window that is observed",
         ),
+        pytest.param(
+            ["-f", str(CLUSTER), "--flows", str(FLOWS), "--observe", "99999999999h"],
+            2,
+            "--observe: '99999999999h' is longer than 24h",
+            id="longer than a day",
+        ),
+        pytest.param(
+            ["-f", str(CLUSTER), "--flows", str(FLOWS), "--observe", f"{'9' * 400}h"],
+            2,
+            "is longer than 24h",
+            id="longer than a number can be",
+        ),
     ],
 )
 def test_bad_input(arguments: list[str], code: int, words: str) -> None:

@@ -11,6 +11,7 @@ takes longer than --help may. Tests hold that both agree.
 
 from __future__ import annotations
 
+import math
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -248,11 +249,13 @@ def join_namespace(service: str, namespace: str) -> str:
     return f"{namespace}/{name if slash else service}"
 
 
-def read_duration(option: str, text: str) -> float:
+def read_duration(option: str, text: str, *, most_s: float = math.inf) -> float:
     """Return the duration of an option's value, in seconds."""
     seconds = parse_duration(text)
     if seconds is None:
         fail(f"{option}: {text!r} must be a duration such as 1s")
+    if seconds > most_s:
+        fail(f"{option}: {text!r} is longer than {most_s / 3600:g}h")
     return seconds
 
 

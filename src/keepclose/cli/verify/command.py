@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 MOST_PROBE_CONNECTIONS: Final = 10_000
 MOST_PROBE_SECONDS: Final = 3600
+MOST_OBSERVED_SECONDS: Final = 86_400
 
 
 class ClusterSource(NamedTuple):
@@ -108,8 +109,8 @@ def verify(
         str,
         typer.Option(
             metavar="DURATION",
-            help="Judge only what agents count from now on, for this long: 60s. Default: all that "
-            "they have counted.",
+            help="Judge only what agents count from now on, for this long, a day at most: 60s. "
+            "Default: all that they have counted.",
         ),
     ] = "",
     probe: Annotated[
@@ -152,6 +153,7 @@ def verify(
     period, 4 no API server or source of flows answers.
     """
     key = service_key(service or None, namespace)
+    observe_s = read_duration("--observe", observe or "0", most_s=MOST_OBSERVED_SECONDS)
     if probe:
         _check_probe(flows, file, has_service=key is not None)
     source = _find_source(file, kubeconfig, context, data_dir)
@@ -166,7 +168,7 @@ def verify(
         )
         table = _probe(source, inventory, options)
     else:
-        table = _observe(flows, source, read_duration("--observe", observe) if observe else 0.0)
+        table = _observe(flows, source, observe_s)
     answer = _judge(
         inventory,
         table,
