@@ -33,11 +33,12 @@ from keepclose.flows.probe import (
     run_probes,
 )
 from keepclose.kube.client import Client
-from keepclose.kube.errors import ConnectionLost, Forbidden
+from keepclose.kube.errors import BadRequest, ConnectionLost, Forbidden
 from keepclose.kube.requests import PODS
 from keepclose.kube.transport.transport import ApiRequest
 from keepclose.lab.kubelet.probes import LabProbe
 from keepclose.lab.pods import ContainerSpec
+from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
@@ -161,6 +162,132 @@ def test_the_script_stops_when_its_log_is_full(tmp_path: Path) -> None:
     lines = ended.stdout.splitlines(keepends=True)
     assert len(lines) == 19
     assert nearly_full + len(ended.stdout) <= MAX_LOG_BYTES
+
+
+@pytest.mark.parametrize(
+    ("tools", "want"),
+    [
+        pytest.param((), "lacks nc head tr\n", id="a shell alone"),
+        pytest.param(("head", "tr"), "lacks nc\n", id="no netcat"),
+        pytest.param(("nc", "tr"), "lacks head\n", id="no head"),
+    ],
+)
+def test_an_image_without_tools(tools: tuple[str, ...], want: str, tmp_path: Path) -> None:
+    """The script names what its image lacks, and logs no failed connection."""
+    for tool in tools:
+        (tmp_path / tool).write_text("#!/bin/sh\n")
+        (tmp_path / tool).chmod(0o755)
+    shell = shutil.which("sh")
+    assert shell is not None
+    env = {
+        "PATH": str(tmp_path),
+        ADDRESS_VARIABLE: "127.0.0.1",
+        PORT_VARIABLE: "80",
+        CONNECTIONS_VARIABLE: "2",
+    }
+    ended = subprocess.run(
+        [shell, "-c", PROBE_SCRIPT], env=env, capture_output=True, check=False, timeout=60
+    )
+    assert (ended.stdout.decode(), ended.returncode) == (want, 3)
+
+
+class _EndedPods(FakeCluster):
+    """A cluster whose probe pods have all ended."""
+
+    def __init__(self, clock: FakeClock, status: JsonObject, log: str | None) -> None:
+        super().__init__(clock)
+        self._status = status
+        self._log = log
+
+    async def send(self, request: ApiRequest) -> FakeResponse:
+        """Answer one request; without a log as a kubelet does that has no container."""
+        if request.method == "GET" and request.path.endswith("/log"):
+            document = status_of(400, "BadRequest", "container not found")
+            body = msgspec.json.encode(document) if self._log is None else self._log.encode()
+            self.answer_next(Answer(400 if self._log is None else 200, (body,)))
+        elif request.method == "GET":
+            pod = {"spec": {"nodeName": "n1"}, "status": self._status}
+            self.answer_next(Answer(200, (msgspec.json.encode(pod),)))
+        return await super().send(request)
+
+
+async def _run_ended(status: JsonObject, log: str | None) -> list[ProbeLog]:
+    clock = FakeClock()
+    cluster = _EndedPods(clock, status, log)
+    async with Client(cluster, clock=clock) as client:
+        try:
+            return await run_probes(
+                client,
+                TARGET,
+                [ProbePlace("zone-a")],
+                run="r1",
+                image="alpine",
+                connections=2,
+                clock=clock,
+            )
+        finally:
+            assert cluster.objects(PODS) == {}
+
+
+def _terminated(**fields: object) -> JsonObject:
+    return {"phase": "Failed", "containerStatuses": [{"state": {"terminated": fields}}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "log", "words"),
+    [
+        pytest.param(
+            _terminated(reason="Error", exitCode=3),
+            "lacks nc tr\n",
+            "the image alpine has no nc, tr, so the probe pod of zone-a connected to nothing",
+            id="no tools",
+        ),
+        pytest.param(
+            {"phase": "Failed", "reason": "DeadlineExceeded", "message": "too long"},
+            "failed\n",
+            "failed after 1 of 2 connections (DeadlineExceeded: too long)",
+            id="deadline",
+        ),
+        pytest.param(
+            {"phase": "Failed", "reason": "Evicted"},
+            None,
+            "failed after 0 of 2 connections (Evicted)",
+            id="evicted, without a log",
+        ),
+        pytest.param(
+            _terminated(reason="OOMKilled", exitCode=137),
+            "answer web-1\n",
+            "(OOMKilled: exit code 137)",
+            id="out of memory",
+        ),
+        pytest.param(
+            _terminated(reason="StartError", message="sh: not found", exitCode=128),
+            "",
+            "(StartError: sh: not found)",
+            id="no shell",
+        ),
+        pytest.param({"phase": "Failed"}, "", "(its kubelet gives no reason)", id="no reason"),
+    ],
+)
+async def test_a_pod_that_fails(status: JsonObject, log: str | None, words: str) -> None:
+    """A failed pod is no failed connection of the Service: its reason is given."""
+    with pytest.raises(ProbeError) as raised:
+        await _run_ended(status, log)
+    assert words in str(raised.value)
+    assert "--probe-image" in raised.value.fix
+
+
+async def test_a_pod_that_fails_after_its_connections() -> None:
+    """A log with all connections counts, whatever became of the pod."""
+    text = "failed\nanswer web-1\n"
+    (log,) = await _run_ended({"phase": "Failed", "reason": "Evicted"}, text)
+    assert log == ProbeLog(ProbePlace("zone-a"), "n1", text)
+
+
+async def test_a_log_that_cannot_be_read() -> None:
+    """The error of the server is that of the command if the pod itself is fine."""
+    with pytest.raises(BadRequest):
+        await _run_ended({"phase": "Succeeded"}, None)
 
 
 async def _serving(answer: bytes, use: Callable[[int], bytes]) -> bytes:

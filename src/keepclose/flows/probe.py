@@ -26,7 +26,15 @@ import msgspec
 from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowKind, FlowTable
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.errors import ApiError, Conflict, KubeError, NotFound, ServerError
+from keepclose.kube.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    KubeError,
+    NotFound,
+    ServerError,
+    Unauthorized,
+)
 from keepclose.kube.requests import PODS
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
@@ -52,15 +60,24 @@ _SPARE_S: Final = 60
 """For how long a pod may run beyond its time, so that its kubelet never ends it before verify."""
 _STOP_S: Final = 10.0
 """For how long a last create, and then all deletes, may take, so that a stopped command ends."""
-_ENDED: Final = ("Succeeded", "Failed")
+_POD_FAILED: Final = "Failed"
+_ENDED: Final = ("Succeeded", _POD_FAILED)
 ANSWERED: Final = "answer"
 FAILED: Final = "failed"
+LACKS: Final = "lacks"
+"""Begins the only line of a probe whose image has not all tools; their names follow."""
+PROBE_TOOLS: Final = ("nc", "head", "tr")
 _LINE_OVERHEAD: Final = len(ANSWERED) + 2
 _FULL_LOG_BYTES: Final = MAX_LOG_BYTES - MAX_ANSWER_CHARACTERS - _LINE_OVERHEAD
 _WORD: Final = re.compile(r"[A-Za-z0-9._:-]+")
 _NOT_WORD: Final = re.compile(rb"[^A-Za-z0-9._:-]")
 
 PROBE_SCRIPT: Final = f"""\
+lacks=
+for tool in {" ".join(PROBE_TOOLS)}; do
+  command -v "$tool" >/dev/null 2>&1 || lacks="$lacks $tool"
+done
+if [ -n "$lacks" ]; then echo "{LACKS}$lacks"; exit 3; fi
 i=0
 size=0
 while [ "$i" -lt "${CONNECTIONS_VARIABLE}" ] && [ "$size" -lt {_FULL_LOG_BYTES} ]; do
@@ -129,8 +146,15 @@ class _Waiting(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+class _Terminated(msgspec.Struct, frozen=True, rename="camel"):
+    reason: str = ""
+    message: str = ""
+    exit_code: int = 0
+
+
 class _State(msgspec.Struct, frozen=True):
     waiting: _Waiting | None = None
+    terminated: _Terminated | None = None
 
 
 class _Container(msgspec.Struct, frozen=True):
@@ -173,6 +197,19 @@ class _ProbePod(msgspec.Struct, frozen=True):
         if status.phase == "Pending":
             return "no kubelet has started it"
         return status.message or status.reason
+
+    @property
+    def failure(self) -> str:
+        """Why the pod has failed."""
+        status = self.status
+        if status.reason or status.message:
+            return ": ".join(filter(None, (status.reason, status.message)))
+        for container in status.container_statuses:
+            if container.state.terminated is not None:
+                ended = container.state.terminated
+                code = f"exit code {ended.exit_code}"
+                return ": ".join(filter(None, (ended.reason, ended.message or code)))
+        return "its kubelet gives no reason"
 
 
 class _Created(NamedTuple):
@@ -302,14 +339,10 @@ async def run_probes(
         pods = await _until_ended(client, namespace, created, clock=clock, timeout_s=timeout_s)
         logs = []
         for name, ended in pods.items():
-            text = await client.raw(
-                "GET",
-                f"/api/v1/namespaces/{namespace}/pods/{name}/log",
-                query=(("container", PROBE_CONTAINER), ("limitBytes", str(MAX_LOG_BYTES))),
-            )
-            logs.append(
-                ProbeLog(created[name].place, ended.spec.node_name, text.decode(errors="replace"))
-            )
+            text = await _read_log(client, namespace, name, ended)
+            log = ProbeLog(created[name].place, ended.spec.node_name, text)
+            _check_log(log, ended, image=image, connections=connections)
+            logs.append(log)
         return logs
     finally:
         left = await _delete_all(client, namespace, created)
@@ -359,6 +392,45 @@ async def _until_ended(
                 "(--probe-timeout); the pods were deleted",
             )
         await clock.sleep(_POLL_S)
+
+
+async def _read_log(client: Client, namespace: str, name: str, pod: _ProbePod) -> str:
+    try:
+        log = await client.raw(
+            "GET",
+            f"/api/v1/namespaces/{namespace}/pods/{name}/log",
+            query=(("container", PROBE_CONTAINER), ("limitBytes", str(MAX_LOG_BYTES))),
+        )
+    except (Forbidden, Unauthorized):
+        raise
+    except ApiError:
+        # A pod that was evicted, or whose container never started, has none.
+        if pod.status.phase != _POD_FAILED:
+            raise
+        return ""
+    return log.decode(errors="replace")
+
+
+def _check_log(log: ProbeLog, pod: _ProbePod, *, image: str, connections: int) -> None:
+    """Raise ProbeError for a pod that failed; one that made all connections before has not."""
+    lines = log.text.splitlines()
+    kind, *tools = lines[0].split() if lines else [""]
+    if kind == LACKS:
+        raise ProbeError(
+            f"the image {image} has no {', '.join(tools)}, so the probe pod of {log.place} "
+            "connected to nothing",
+            f"name an image with sh, {', '.join(PROBE_TOOLS)}: --probe-image {PROBE_IMAGE}",
+        )
+    if pod.status.phase != _POD_FAILED or len(log.text) >= _FULL_LOG_BYTES:
+        return
+    logged = sum(line.partition(" ")[0] in (ANSWERED, FAILED) for line in lines)
+    if logged < connections:
+        raise ProbeError(
+            f"the probe pod of {log.place} failed after {logged:,} of {connections:,} connections "
+            f"({pod.failure})",
+            "see that pods with this image can run there (--probe-image), or allow more time "
+            "(--probe-timeout)",
+        )
 
 
 async def _delete_all(client: Client, namespace: str, created: Mapping[str, _Created]) -> list[str]:
