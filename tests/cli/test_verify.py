@@ -418,6 +418,50 @@ def test_observe() -> None:
     assert port["connections"] == 1800
 
 
+class AgentsHandler(ApiHandler):
+    """Serves pods of agents as well; the page of one is broken, the other has none."""
+
+    def do_GET(self) -> None:
+        """Answer with a list, or as an agent."""
+        if "/proxy/" in self.path:
+            if "broken" in self.path:
+                self.answer("no flows")
+            else:
+                self.answer({"kind": "Status", "code": 404, "message": "no such pod"}, 404)
+        elif "labelSelector" in self.path and "/pods" in self.path:
+            names = ("broken", "gone")
+            self.answer({"items": [agent_pod(name) for name in names]})
+        else:
+            super().do_GET()
+
+
+def agent_pod(name: str) -> dict[str, Any]:
+    """Return a running pod of an agent."""
+    return {
+        "metadata": {"name": name, "namespace": "x"},
+        "spec": {"nodeName": f"node-{name}"},
+        "status": {"phase": "Running"},
+    }
+
+
+def test_no_agent_can_be_read(tmp_path: Path) -> None:
+    """Agents that all fail are no cluster without agents: the code is 4, and each is named."""
+    with api_server(tmp_path, AgentsHandler):
+        result = run("--kubeconfig", str(tmp_path / "config"), home=tmp_path)
+    assert result.exit_code == 4, result.output
+    assert result.stderr.startswith("error: none of the 2 agents can be read\n")
+    assert "node-broken: " in result.stderr
+    assert "node-gone: " in result.stderr
+
+
+def test_no_agent_runs(tmp_path: Path) -> None:
+    """A cluster without agents has nothing to judge, and --probe is named."""
+    with api_server(tmp_path):
+        result = run("--kubeconfig", str(tmp_path / "config"), home=tmp_path)
+    assert result.exit_code == 3, result.output
+    assert "--probe" in result.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_deletes_probe_pods(number: signal.Signals, tmp_path: Path) -> None:
     """A command that is stopped deletes its pods and exits with no code of a verdict."""

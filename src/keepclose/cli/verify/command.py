@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 MOST_PROBE_CONNECTIONS: Final = 10_000
 MOST_PROBE_SECONDS: Final = 3600
 MOST_OBSERVED_SECONDS: Final = 86_400
+_MAX_NAMED: Final = 10
 
 
 class ClusterSource(NamedTuple):
@@ -347,6 +348,12 @@ def _read_flows(flows: list[str], source: ClusterSource) -> dict[str, FlowTable]
             "name the flows with --flows FILE, or of an agent with --flows http://HOST:PORT",
         )
     readings = read_agents(ChosenCluster(source.name, source.connection, source.lab))
+    if readings.errors and not readings.tables:
+        fail(
+            f"none of the {len(readings.errors)} agents can be read",
+            *[f"{name}: {why}" for name, why in sorted(readings.errors.items())][:_MAX_NAMED],
+            code=ExitCode.UNREACHABLE,
+        )
     for name, why in readings.errors.items():
         say(f"warning: {name}: {why}, so its flows are missing", err=True)
     if not readings.tables:
