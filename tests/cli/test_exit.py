@@ -42,6 +42,7 @@ def test_exit_codes_are_fixed() -> None:
         "NOTHING": 3,
         "UNREACHABLE": 4,
         "PRIVILEGE": 5,
+        "INTERNAL_ERROR": 70,
         "BROKEN_PIPE": 141,
         "UNWRITABLE": 74,
     }

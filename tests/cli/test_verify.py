@@ -462,6 +462,31 @@ def test_no_agent_runs(tmp_path: Path) -> None:
     assert "--probe" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("broken"),
+        OverflowError("broken"),
+        EOFError("broken"),
+        OSError("broken"),
+        ExceptionGroup("broken", [ValueError("within")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_unexpected_error_is_no_verdict(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of keepclose itself never exits with 1, the code for "not honoured"."""
+
+    def break_down(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("keepclose.advise.verification.verify_services", break_down)
+    result = run("-f", str(CLUSTER), "--flows", str(FLOWS))
+    assert result.exit_code == 70
+    assert result.stderr == f"{type(error).__name__}: {error}\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_deletes_probe_pods(number: signal.Signals, tmp_path: Path) -> None:
     """A command that is stopped deletes its pods and exits with no code of a verdict."""

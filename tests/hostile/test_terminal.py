@@ -495,7 +495,7 @@ def test_an_unexpected_error_is_one_line_of_visible_text() -> None:
         timeout=SECONDS,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 70
     check(done.stderr.decode())
     assert "RuntimeError: \\x1b]0;title" in done.stderr.decode()
 

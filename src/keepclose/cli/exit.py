@@ -1,7 +1,8 @@
 """Exit codes and error messages of commands, and requests to a running lab.
 
 A command that cannot go on prints one error for the user and returns a code to the shell. It shows
-no traceback without --debug, and exits silently when the reader of its output has gone. A refusal
+no traceback without --debug, also of an unexpected error, which has a code of its own. A command
+exits silently when the reader of its output has gone. A refusal
 of the lab ends the command with the lab's message and code.
 
 Light on purpose: every command loads this module, also for --help.
@@ -19,7 +20,6 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from traceback import format_tb
-from types import TracebackType
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -57,6 +57,8 @@ class ExitCode(IntEnum):
     """Nothing was found: the named object does not exist, or the files hold none of its kind."""
     UNREACHABLE = 4
     PRIVILEGE = 5
+    INTERNAL_ERROR = 70
+    """An error that keepclose does not expect; the code of sysexits.h. Never that of a verdict."""
     UNWRITABLE = 74
     """The output could not be written, as on a full disk; the code of sysexits.h for that."""
     BROKEN_PIPE = 141
@@ -83,20 +85,24 @@ class QuietGroup(TyperGroup):
             return super().invoke(ctx)
 
 
-def show_unexpected(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Print an unexpected error in one line, and with --debug its traceback.
+def fail_unexpected(error: Exception) -> NoReturn:
+    """End the command with an error that no code expects.
 
-    Replaces Python's own hook, which prints text from outside unescaped.
+    NB: Python itself would exit with 1, which is a verdict of some commands, and print text from
+    outside unescaped.
     """
-    del kind
+    _show_unexpected(error)
+    sys.exit(ExitCode.INTERNAL_ERROR)
+
+
+def _show_unexpected(error: BaseException) -> None:
+    """Print an error in one line, and with --debug its traceback."""
     if getattr(sys, "tracebacklimit", None) != 0:
         before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if before is not None:
-            show_unexpected(type(before), before, before.__traceback__)
+            _show_unexpected(before)
             say("", "which caused:", "", err=True)
-        frames = "".join(format_tb(trace)).rstrip("\n").split("\n")
+        frames = "".join(format_tb(error.__traceback__)).rstrip("\n").split("\n")
         say("Traceback (most recent call last):", *frames, err=True)
     say(f"{type(error).__name__}: {error}", err=True)
 
@@ -166,7 +172,7 @@ def _quiet() -> Iterator[None]:
         sys.exit(ExitCode.BROKEN_PIPE)
     except OSError as error:
         if error.errno not in _UNWRITABLE or error.filename is not None:
-            raise
+            fail_unexpected(error)
         _drop_output()
         fail(
             f"standard output cannot be written: {error.strerror}",
@@ -179,6 +185,9 @@ def _quiet() -> Iterator[None]:
             sys.exit(ExitCode.BROKEN_PIPE)
         raise
     except Exception as error:
+        # NB: here, because typer takes an EOFError for the end of a prompt, and exits with 1.
+        if not hasattr(error, "exit_code"):
+            fail_unexpected(error)
         _make_usage_plain(error)
         raise
 
@@ -195,8 +204,6 @@ def _make_usage_plain(error: Any) -> None:
     A script may pass words from outside. NB: typer has its own copy of click, so its errors are
     not instances of click's classes.
     """
-    if not hasattr(error, "exit_code"):
-        return
     for name in ("message", "option_name", "param_hint"):
         if isinstance(text := getattr(error, name, None), str):
             setattr(error, name, make_plain(text))

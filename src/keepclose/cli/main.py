@@ -18,7 +18,7 @@ from keepclose.cli.apiserver import apiserver
 from keepclose.cli.completion import ASK, complete, completion
 from keepclose.cli.controller import controller
 from keepclose.cli.cost import cost
-from keepclose.cli.exit import QuietGroup, show_unexpected
+from keepclose.cli.exit import QuietGroup, fail_unexpected
 from keepclose.cli.flows import app as flows
 from keepclose.cli.lab import app as lab
 from keepclose.cli.proxy import app as proxy
@@ -97,12 +97,14 @@ def complete_for_kubectl() -> None:
 
 def _run(name: str) -> None:
     adapt_streams()
-    sys.excepthook = show_unexpected
     # NB: a shell sends an unfinished command line here, so typer must not parse it.
     if sys.argv[1:2] == [ASK]:
         echo_document(f"{complete(app, sys.argv[2:])}\n")
         return
-    command_line(sys.argv[1:])(args=plain_switches(sys.argv[1:]), prog_name=name)
+    try:
+        command_line(sys.argv[1:])(args=plain_switches(sys.argv[1:]), prog_name=name)
+    except Exception as error:  # noqa: BLE001 - shown, and the code says that it was not expected
+        fail_unexpected(error)
 
 
 def command_line(arguments: list[str]) -> typer.Typer:
