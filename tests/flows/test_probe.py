@@ -14,6 +14,7 @@ from threading import Event
 import msgspec
 import pytest
 
+from keepclose.cli.verify.probing import count_answers
 from keepclose.flows.probe import (
     ADDRESS_VARIABLE,
     CONNECTIONS_VARIABLE,
@@ -28,7 +29,6 @@ from keepclose.flows.probe import (
     ProbePlace,
     ProbeTarget,
     condense_answer,
-    count_answers,
     probe_pod,
     run_probes,
 )

@@ -1,7 +1,8 @@
 """Why nodes route otherwise than they should, as their proxies and the flows show.
 
 The order of causes is the order of certainty: what a proxy says of itself, then endpoints that
-should not have been used, then what the shares look like.
+should not have been used, then what the shares look like. A zone may also have a fault although its
+connections go where they should.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from keepclose.advise.verification_causes import (
     Cause,
     CauseCode,
     PortFacts,
+    explain_bytes,
     explain_change,
     name_some,
+    unready_endpoints,
+    zoneless_nodes,
 )
 from keepclose.model.acknowledgements import (
     ACKNOWLEDGEMENT_NAMESPACE,
@@ -38,6 +42,9 @@ from keepclose.routing.service_ports import DEFAULT_AFFINITY_SECONDS
 
 BUSY_SHARE: Final = 0.9
 """The part of unexpected connections from which on one client explains them."""
+
+UNEXPECTED_BYTES: Final = 0.1
+"""By how much the share of bytes of a zone may exceed that of connections."""
 
 
 class UnexpectedZone(NamedTuple):
@@ -90,6 +97,33 @@ def explain_endpoints(facts: PortFacts) -> list[Cause]:
     """
     causes = [*_stale(facts), *_unused(facts)]
     return [explain_change(facts)] if causes and facts.is_mixed else causes
+
+
+def explain_zone(
+    facts: PortFacts, zone: str, seen: ClientZone, ranges: ShareRanges, *, has_bytes: bool
+) -> Iterator[Cause]:
+    """Yield what is wrong with a zone although its connections may go where they should."""
+    without, ready = facts.now.unhinted
+    if zone == NO_ZONE and without < ready:
+        yield zoneless_nodes(facts, seen)
+    if is_zone(zone) and (cause := unready_endpoints(facts, zone)):
+        yield cause
+    whole = seen.bytes.total()
+    if not has_bytes or not whole or not ranges:
+        return
+    connections = facts.now.with_endpoint(seen.zones)
+    elsewhere = [
+        place
+        for place, number in sorted(seen.bytes.items())
+        if is_zone(place)
+        and number / whole > ranges.get(place, (0.0, 0.0))[1] + UNEXPECTED_BYTES
+        and connections[place]
+        <= (ranges.get(place, (0.0, 0.0))[1] + UNEXPECTED_BYTES) * max(1, connections.total())
+    ]
+    if elsewhere:
+        yield (
+            explain_change(facts) if facts.is_mixed else explain_bytes(facts, zone, seen, elsewhere)
+        )
 
 
 def _served_elsewhere(facts: PortFacts) -> Iterator[Cause]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowKind
+from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowKind, is_zone
 from keepclose.advise.expectations import (
     FALSE_ALARMS,
     Expectation,
@@ -106,6 +106,12 @@ class PortExpectation(NamedTuple):
         whole = sum(zones.values())
         return {zone: ShareRange(count / whole, count / whole) for zone, count in zones.items()}
 
+    def with_endpoint(self, counts: Counter[str]) -> Counter[str]:
+        """Return counts by zone without connections that found no endpoint: they have no zone."""
+        if NO_ZONE not in counts or NO_ZONE in self.pods.values():
+            return counts
+        return Counter({place: number for place, number in counts.items() if place != NO_ZONE})
+
 
 class ClientZone(msgspec.Struct):
     """The connections from one zone to one port of a Service."""
@@ -152,6 +158,16 @@ class PortObservation(msgspec.Struct):
     def connections(self) -> int:
         """How many connections used the Service."""
         return sum(zone.connections for zone in self.zones.values())
+
+    @property
+    def in_zone(self) -> float | None:
+        """The part of connections between known zones that stayed in one; None without any."""
+        own = whole = 0
+        for zone, seen in self.zones.items():
+            if is_zone(zone):
+                own += seen.zones[zone]
+                whole += sum(number for place, number in seen.zones.items() if is_zone(place))
+        return own / whole if whole else None
 
 
 class Difference(NamedTuple):

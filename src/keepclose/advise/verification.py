@@ -12,7 +12,6 @@ The verdict is total: every cluster and every table of flows has one, and none i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -25,6 +24,7 @@ from keepclose.advise.data_plane_causes import (
     UnexpectedZone,
     explain_data_plane,
     explain_endpoints,
+    explain_zone,
 )
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.observed_traffic import (
@@ -48,15 +48,12 @@ from keepclose.advise.verification_causes import (
     Cause,
     CauseCode,
     PortFacts,
-    explain_bytes,
     explain_change,
     explain_clients,
     explain_control_plane,
     explain_failures,
     explain_unrouted,
     find_last_change,
-    unready_endpoints,
-    zoneless_nodes,
 )
 from keepclose.model.acknowledgements import NodeAcknowledgement
 from keepclose.model.meta import NamespacedName
@@ -69,8 +66,6 @@ from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 JUDGED_CONNECTIONS: Final = 50
 """Fewer connections from a zone say nothing about shares."""
-UNEXPECTED_BYTES: Final = 0.1
-"""By how much the share of bytes of a zone may exceed that of connections."""
 
 
 class TrafficVerdict(StrEnum):
@@ -257,7 +252,7 @@ def _verify_port(port: ServicePort, expected: _Expectations) -> VerifiedPort:
         _mechanism(facts),
         verdict,
         facts.seen.connections,
-        _in_zone(facts),
+        facts.seen.in_zone,
         _expected_in_zone(rows) if expected.has_preference else None,
         rows,
         tuple(dict.fromkeys(causes)),
@@ -276,9 +271,9 @@ def _judge(zone: str, seen: ClientZone, expected: _Expectations) -> _Judged:
         or not (is_zone(zone) or zone == NO_ZONE)
     ):
         return _Judged(row)
-    counts = _with_endpoint(seen.zones, facts)
+    counts = facts.now.with_endpoint(seen.zones)
     number = max(1, len(facts.seen.zones) * (len(ranges) + 1) + len(seen.nodes))
-    faults = tuple(_find_faults(zone, seen, ranges, expected))
+    faults = tuple(explain_zone(facts, zone, seen, ranges, has_bytes=expected.has_bytes))
     if counts.total() < facts.min_connections:
         verdict = _verdict_of(faults, TrafficVerdict.TOO_FEW)
         return _Judged(replace(row, verdict=verdict), causes=faults)
@@ -287,7 +282,7 @@ def _judge(zone: str, seen: ClientZone, expected: _Expectations) -> _Judged:
         node: found
         for node, places in sorted(seen.nodes.items())
         if node in facts.now.nodes
-        and (own := _with_endpoint(places, facts)).total() >= facts.min_connections
+        and (own := facts.now.with_endpoint(places)).total() >= facts.min_connections
         and (
             found := find_differences(
                 own, facts.now.nodes[node].zones, tolerance=facts.tolerance, judged=number
@@ -332,41 +327,6 @@ def _verdict_of(faults: tuple[Cause, ...], verdict: TrafficVerdict) -> TrafficVe
     if _is_faulty(faults):
         return TrafficVerdict.NOT_HONOURED
     return TrafficVerdict.CHANGED if faults else verdict
-
-
-def _find_faults(
-    zone: str, seen: ClientZone, ranges: ShareRanges, expected: _Expectations
-) -> Iterable[Cause]:
-    """Yield what is wrong with a zone although its connections may go where they should."""
-    facts = expected.facts
-    without, ready = facts.now.unhinted
-    if zone == NO_ZONE and without < ready:
-        yield zoneless_nodes(facts, seen)
-    if is_zone(zone) and (cause := unready_endpoints(facts, zone)):
-        yield cause
-    whole = seen.bytes.total()
-    if not expected.has_bytes or not whole or not ranges:
-        return
-    connections = _with_endpoint(seen.zones, facts)
-    elsewhere = [
-        place
-        for place, number in sorted(seen.bytes.items())
-        if is_zone(place)
-        and number / whole > ranges.get(place, (0.0, 0.0))[1] + UNEXPECTED_BYTES
-        and connections[place]
-        <= (ranges.get(place, (0.0, 0.0))[1] + UNEXPECTED_BYTES) * max(1, connections.total())
-    ]
-    if elsewhere:
-        yield (
-            explain_change(facts) if facts.is_mixed else explain_bytes(facts, zone, seen, elsewhere)
-        )
-
-
-def _with_endpoint(counts: Counter[str], facts: PortFacts) -> Counter[str]:
-    """Return the counts without connections that found no endpoint: they have no zone."""
-    if NO_ZONE not in counts or NO_ZONE in facts.now.pods.values():
-        return counts
-    return Counter({place: number for place, number in counts.items() if place != NO_ZONE})
 
 
 def _lacks_hints(names: Iterable[str], facts: PortFacts) -> bool:
@@ -420,15 +380,6 @@ def _mechanism(facts: PortFacts) -> str:
     if facts.strategy.name is StrategyName.NONE:
         return "no trafficDistribution"
     return facts.strategy.label
-
-
-def _in_zone(facts: PortFacts) -> float | None:
-    own = whole = 0
-    for zone, seen in facts.seen.zones.items():
-        if is_zone(zone):
-            own += seen.zones[zone]
-            whole += sum(number for place, number in seen.zones.items() if is_zone(place))
-    return own / whole if whole else None
 
 
 def _expected_in_zone(rows: Iterable[VerifiedRow]) -> float | None:

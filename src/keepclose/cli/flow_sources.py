@@ -84,6 +84,21 @@ def read_flow_tables(sources: Sequence[str]) -> list[FlowTable]:
     return tables
 
 
+def check_observable(flows: list[str]) -> None:
+    """End the command if a source is no counter, whose tables could be subtracted."""
+    for name in flows:
+        if is_file(name):
+            fail(
+                f"--observe: {name} does not change",
+                "name an agent with --flows http://HOST:PORT, or judge the file without --observe",
+            )
+        if is_prometheus(name):
+            fail(
+                "--observe: a Prometheus answers for a window before now",
+                "set the window instead, without --observe: prometheus+http://HOST:PORT?window=5m",
+            )
+
+
 def load_flow_table(source: str) -> FlowTable:
     """Return all flows of a source as one table; raise FlowSourceError."""
     from keepclose.accounting.flow_table import merge_tables

@@ -17,13 +17,11 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowKind, FlowTable
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import (
@@ -68,8 +66,7 @@ LACKS: Final = "lacks"
 """Begins the only line of a probe whose image has not all tools; their names follow."""
 PROBE_TOOLS: Final = ("nc", "head", "tr")
 _LINE_OVERHEAD: Final = len(ANSWERED) + 2
-_FULL_LOG_BYTES: Final = MAX_LOG_BYTES - MAX_ANSWER_CHARACTERS - _LINE_OVERHEAD
-_WORD: Final = re.compile(r"[A-Za-z0-9._:-]+")
+FULL_LOG_BYTES: Final = MAX_LOG_BYTES - MAX_ANSWER_CHARACTERS - _LINE_OVERHEAD
 _NOT_WORD: Final = re.compile(rb"[^A-Za-z0-9._:-]")
 
 PROBE_SCRIPT: Final = f"""\
@@ -80,7 +77,7 @@ done
 if [ -n "$lacks" ]; then echo "{LACKS}$lacks"; exit 3; fi
 i=0
 size=0
-while [ "$i" -lt "${CONNECTIONS_VARIABLE}" ] && [ "$size" -lt {_FULL_LOG_BYTES} ]; do
+while [ "$i" -lt "${CONNECTIONS_VARIABLE}" ] && [ "$size" -lt {FULL_LOG_BYTES} ]; do
   i=$((i + 1))
   answer=$(printf 'GET / HTTP/1.0\\r\\nHost: %s\\r\\n\\r\\n' "${ADDRESS_VARIABLE}" |
     nc -w {PROBE_CONNECT_S} "${ADDRESS_VARIABLE}" "${PORT_VARIABLE}" 2>/dev/null |
@@ -421,7 +418,7 @@ def _check_log(log: ProbeLog, pod: _ProbePod, *, image: str, connections: int) -
             "connected to nothing",
             f"name an image with sh, {', '.join(PROBE_TOOLS)}: --probe-image {PROBE_IMAGE}",
         )
-    if pod.status.phase != _POD_FAILED or len(log.text) >= _FULL_LOG_BYTES:
+    if pod.status.phase != _POD_FAILED or len(log.text) >= FULL_LOG_BYTES:
         return
     logged = sum(line.partition(" ")[0] in (ANSWERED, FAILED) for line in lines)
     if logged < connections:
@@ -449,57 +446,3 @@ async def _delete_all(client: Client, namespace: str, created: Mapping[str, _Cre
 
     deleted = await asyncio.gather(*(delete(name, pod.uid) for name, pod in created.items()))
     return [name for name, is_gone in zip(created, deleted, strict=True) if not is_gone]
-
-
-def count_answers(
-    logs: Iterable[ProbeLog],
-    target: ProbeTarget,
-    endpoints: Mapping[str, ProbedEndpoint],
-    *,
-    zones: Mapping[str, str],
-    connections: int = 0,
-) -> tuple[FlowTable, int]:
-    """Return the connections as flows, and how many were answered by an unknown endpoint.
-
-    `endpoints` has each endpoint by the names and addresses that identify it, `zones` the zone of
-    each node. An answer that names several endpoints, or none, identifies none. A pod that logged
-    fewer than `connections` is noted, as one whose log was full.
-    """
-    flows = FlowTable(has_bytes=False)
-    unknown = 0
-    for log in logs:
-        zone = zones.get(log.node) or log.place.zone or NO_ZONE
-        answers: Counter[ProbedEndpoint | None] = Counter()
-        unknown_before = unknown
-        for line in log.text.splitlines():
-            kind, _, words = line.strip().partition(" ")
-            if kind == FAILED:
-                answers[None] += 1
-            elif kind == ANSWERED:
-                named = {endpoints[word] for word in set(_WORD.findall(words)) if word in endpoints}
-                if len(named) == 1:
-                    answers[named.pop()] += 1
-                else:
-                    unknown += 1
-        logged = answers.total() + unknown - unknown_before
-        if logged < connections:
-            why = ", as its log was full" if len(log.text) >= _FULL_LOG_BYTES else ""
-            flows.notes.append(
-                f"the probe pod of {log.place} logged {logged:,} of {connections:,} connections"
-                f"{why}"
-            )
-        for endpoint, count in answers.items():
-            key = FlowKey(
-                FlowKind.SERVICE,
-                target.service.namespace,
-                target.service.name,
-                target.port,
-                client_zone=zone,
-                endpoint_zone=endpoint.zone if endpoint else NO_ZONE,
-                client_node=log.node,
-                endpoint_node=endpoint.node if endpoint else "",
-                client=f"{target.service.namespace}/keepclose-probe",
-                endpoint=f"{target.service.namespace}/{endpoint.pod}" if endpoint else "",
-            )
-            flows.add(key, FlowCounts(count, unanswered=0 if endpoint else count))
-    return flows, unknown

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail, name_program
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail
 from keepclose.cli.flow_sources import (
     FlowSources,
-    is_file,
-    is_prometheus,
+    check_observable,
     name_tables,
     read_flow_tables,
 )
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from keepclose.accounting.flow_table import FlowTable
     from keepclose.advise.inventory import Inventory
     from keepclose.advise.verification import VerifiedPort
-    from keepclose.cli.verify.probing import ProbeOptions
     from keepclose.kube.client import Client
     from keepclose.kube.connection import ConnectionSettings
     from keepclose.kube.requests import Kind
@@ -156,18 +154,21 @@ def verify(
     key = service_key(service or None, namespace)
     observe_s = read_duration("--observe", observe or "0", most_s=MOST_OBSERVED_SECONDS)
     if probe:
-        _check_probe(flows, file, has_service=key is not None)
+        from keepclose.cli.verify.probing import check_probe
+
+        check_probe(flows, file, has_service=key is not None)
     source = _find_source(file, kubeconfig, context, data_dir)
     objects = _read_objects(source, file)
     inventory = narrow_services(objects.inventory, key, namespace, source.name)
     gates = _read_gates(feature_gates, source)
     if probe:
-        from keepclose.cli.verify.probing import ProbeOptions
+        from keepclose.cli.verify.probing import ProbeOptions, probe_service
 
         options = ProbeOptions(
             port, per_node, probe_connections, probe_image, float(probe_timeout), yes=yes
         )
-        table = _probe(source, inventory, options)
+        assert source.connection is not None  # noqa: S101 - checked with the options
+        table = probe_service(source.connection, inventory, options, is_lab=source.lab is not None)
     else:
         table = _observe(flows, source, observe_s)
     answer = _judge(
@@ -194,19 +195,6 @@ def _find_source(
         kubeconfig, context, data_dir, other="or name its objects in files with -f"
     )
     return ClusterSource(cluster.url, cluster.connection, cluster.lab)
-
-
-def _check_probe(flows: list[str], files: list[str], *, has_service: bool) -> None:
-    """End the command if --probe lacks what it needs, or another option makes no sense with it."""
-    if not has_service:
-        fail(
-            "--probe: it connects to one Service, and none is named",
-            f"{name_program()} verify NAMESPACE/SERVICE --probe",
-        )
-    if files:
-        fail("--probe: it creates pods, which needs an API server; leave out --file")
-    if flows:
-        fail("--probe: it counts its own connections; leave out --flows")
 
 
 def _read_objects(source: ClusterSource, files: list[str]) -> ClusterObjects:
@@ -309,28 +297,13 @@ def _observe(flows: list[str], source: ClusterSource, seconds: float) -> FlowTab
 
     if not seconds:
         return merge_tables(_read_flows(flows, source).values())
-    _check_observable(flows)
+    check_observable(flows)
     before = _read_flows(flows, source)
     import time
 
     say(f"observing for {seconds:g} s", err=True)
     time.sleep(seconds)
     return count_between(before, _read_flows(flows, source))
-
-
-def _check_observable(flows: list[str]) -> None:
-    """End the command if a source is no counter, whose tables could be subtracted."""
-    for name in flows:
-        if is_file(name):
-            fail(
-                f"--observe: {name} does not change",
-                "name an agent with --flows http://HOST:PORT, or judge the file without --observe",
-            )
-        if is_prometheus(name):
-            fail(
-                "--observe: a Prometheus answers for a window before now",
-                "set the window instead, without --observe: prometheus+http://HOST:PORT?window=5m",
-            )
 
 
 def _read_flows(flows: list[str], source: ClusterSource) -> dict[str, FlowTable]:
@@ -363,13 +336,6 @@ def _read_flows(flows: list[str], source: ClusterSource) -> dict[str, FlowTable]
             code=ExitCode.NOTHING,
         )
     return readings.tables
-
-
-def _probe(source: ClusterSource, inventory: Inventory, options: ProbeOptions) -> FlowTable:
-    from keepclose.cli.verify.probing import probe_service
-
-    assert source.connection is not None  # noqa: S101 - checked with the options
-    return probe_service(source.connection, inventory, options, is_lab=source.lab is not None)
 
 
 def _judge(

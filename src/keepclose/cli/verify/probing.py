@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from keepclose.cli.exit import ExitCode, fail
+from keepclose.cli.exit import ExitCode, fail, name_program
 from keepclose.cli.render.output import say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from keepclose.accounting.flow_table import FlowTable
     from keepclose.advise.inventory import Inventory
     from keepclose.flows.probe import ProbedEndpoint, ProbeLog, ProbePlace, ProbeTarget
     from keepclose.kube.connection import ConnectionSettings
     from keepclose.model.service.types import Service, ServicePort
+
+
+_WORD: Final = re.compile(r"[A-Za-z0-9._:-]+")
 
 
 class ProbeOptions(NamedTuple):
@@ -28,6 +33,19 @@ class ProbeOptions(NamedTuple):
     image: str
     timeout_s: float
     yes: bool = False
+
+
+def check_probe(flows: list[str], files: list[str], *, has_service: bool) -> None:
+    """End the command if --probe lacks what it needs, or another option makes no sense with it."""
+    if not has_service:
+        fail(
+            "--probe: it connects to one Service, and none is named",
+            f"{name_program()} verify NAMESPACE/SERVICE --probe",
+        )
+    if files:
+        fail("--probe: it creates pods, which needs an API server; leave out --file")
+    if flows:
+        fail("--probe: it counts its own connections; leave out --flows")
 
 
 def probe_service(
@@ -164,8 +182,6 @@ def _count(
     *,
     connections: int,
 ) -> FlowTable:
-    from keepclose.flows.probe import count_answers
-
     zones = {node.name: node.zone for node in inventory.nodes}
     table, unknown = count_answers(
         logs, target, _name_endpoints(inventory, service), zones=zones, connections=connections
@@ -186,6 +202,63 @@ def _count(
             )
         table.notes.append(text)
     return table
+
+
+def count_answers(
+    logs: Iterable[ProbeLog],
+    target: ProbeTarget,
+    endpoints: Mapping[str, ProbedEndpoint],
+    *,
+    zones: Mapping[str, str],
+    connections: int = 0,
+) -> tuple[FlowTable, int]:
+    """Return the connections as flows, and how many were answered by an unknown endpoint.
+
+    `endpoints` has each endpoint by the names and addresses that identify it, `zones` the zone of
+    each node. An answer that names several endpoints, or none, identifies none. A pod that logged
+    fewer than `connections` is noted, as one whose log was full.
+    """
+    from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowKind, FlowTable
+    from keepclose.flows.probe import ANSWERED, FAILED, FULL_LOG_BYTES
+
+    flows = FlowTable(has_bytes=False)
+    unknown = 0
+    for log in logs:
+        zone = zones.get(log.node) or log.place.zone or NO_ZONE
+        answers: Counter[ProbedEndpoint | None] = Counter()
+        unknown_before = unknown
+        for line in log.text.splitlines():
+            kind, _, words = line.strip().partition(" ")
+            if kind == FAILED:
+                answers[None] += 1
+            elif kind == ANSWERED:
+                named = {endpoints[word] for word in set(_WORD.findall(words)) if word in endpoints}
+                if len(named) == 1:
+                    answers[named.pop()] += 1
+                else:
+                    unknown += 1
+        logged = answers.total() + unknown - unknown_before
+        if logged < connections:
+            why = ", as its log was full" if len(log.text) >= FULL_LOG_BYTES else ""
+            flows.notes.append(
+                f"the probe pod of {log.place} logged {logged:,} of {connections:,} connections"
+                f"{why}"
+            )
+        for endpoint, count in answers.items():
+            key = FlowKey(
+                FlowKind.SERVICE,
+                target.service.namespace,
+                target.service.name,
+                target.port,
+                client_zone=zone,
+                endpoint_zone=endpoint.zone if endpoint else NO_ZONE,
+                client_node=log.node,
+                endpoint_node=endpoint.node if endpoint else "",
+                client=f"{target.service.namespace}/keepclose-probe",
+                endpoint=f"{target.service.namespace}/{endpoint.pod}" if endpoint else "",
+            )
+            flows.add(key, FlowCounts(count, unanswered=0 if endpoint else count))
+    return flows, unknown
 
 
 def _name_endpoints(inventory: Inventory, service: Service) -> dict[str, ProbedEndpoint]:
