@@ -502,6 +502,38 @@ def test_a_compressed_file_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         load_flow_table(str(path))
 
 
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        pytest.param(
+            ("cost", "--prices", "aws", "--flows", "-"),
+            "client_zone,endpoint_zone,start,end,request_bytes,response_bytes\n"
+            "a,b,2026-01-01T00:00:00Z,{},1,1\n",
+            id="csv",
+        ),
+        pytest.param(
+            ("flows", "read", "-"),
+            '{{"hasBytes":true,"end":"{}"}}\n'
+            '{{"kind":"pod","clientZone":"a","endpointZone":"b","connections":1}}\n',
+            id="json lines",
+        ),
+        pytest.param(
+            ("flows", "read", "-", "--strict"),
+            '{{"jsonPayload":{{"connection":{{"src_ip":"1.1.1.1","dest_ip":"1.1.1.2",'
+            '"protocol":6}},"bytes_sent":1,"reporter":"SRC","start_time":"2026-01-01T00:00:00Z",'
+            '"end_time":"{}"}}}}\n',
+            id="gcp",
+        ),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_an_error(command: tuple[str, ...], text: str) -> None:
+    """The last day of 9999 is in the year 10000 in UTC, which no table can show."""
+    result = run(*command, stdin=text.format("9999-12-31T23:59:59-23:59"))
+    assert (result.exit_code, result.stdout) == (ExitCode.BAD_INPUT, "")
+    assert "is no time" in result.stderr
+    assert run(*command, stdin=text.format("9999-12-31T23:59:59Z")).exit_code == 0
+
+
 def test_a_snapshot_that_lacks_a_kind_is_warned_about(tmp_path: Path) -> None:
     """Without slices no Service has a name, and the user may have forgotten to ask for them."""
     document = yaml.safe_load(Path(CLUSTER).read_text())

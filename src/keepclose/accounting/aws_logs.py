@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 
 from keepclose.accounting.address_book import pack_address
 from keepclose.accounting.cloud_logs import NO_HINT, CloudLog, LogRecord, PartyHint
-from keepclose.accounting.flow_files import FlowFileError, bounded_lines, parse_moment
+from keepclose.accounting.flow_files import FlowFileError, bounded_lines
+from keepclose.accounting.flow_table import LATEST_S, parse_moment
 from keepclose.model.json_values import parse_natural
 
 MAX_FIELDS: Final = 100
@@ -44,8 +45,6 @@ _NONE: Final = "-"
 _MAX_PORT: Final = 65_535
 _MAX_PROTOCOL: Final = 255
 _MAX_FLAGS: Final = 255
-_LATEST: Final = 253_402_300_799
-"""The end of the year 9999."""
 
 
 class _BrokenLineError(ValueError):
@@ -175,7 +174,7 @@ def _read_line(
         log.count(
             "records without pkt-srcaddr and pkt-dstaddr, in which EKS pods may appear as nodes"
         )
-    start, end = (_number(row, field, _LATEST) for field in ("start", "end"))
+    start, end = (_number(row, field, LATEST_S) for field in ("start", "end"))
     if end < start:
         message = f"end {end} is before start {start}"
         raise _BrokenLineError(message)

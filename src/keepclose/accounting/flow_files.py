@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from io import StringIO
 from typing import Annotated, Any, Final, NoReturn
 
@@ -26,6 +25,8 @@ from keepclose.accounting.flow_table import (
     FlowKind,
     FlowTable,
     merge_tables,
+    parse_moment,
+    show_exact_time,
 )
 from keepclose.model.json_values import INT64_MAX, JsonObject, parse_natural
 from keepclose.model.plain_text import is_hidden, make_plain
@@ -67,7 +68,7 @@ def write_csv(*tables: FlowTable) -> Iterator[str]:
     """Yield the lines of a CSV file, each with its end; a table without bytes leaves them empty."""
     yield _csv_line(CSV_COLUMNS)
     for table in tables:
-        times = [_show_time(table.start), _show_time(table.end)]
+        times = [show_exact_time(table.start), show_exact_time(table.end)]
         for key, counts in table:
             numbers = _numbers(counts) if table.has_bytes else [*_numbers(counts)[:3], "", ""]
             yield _csv_line([*times, *map(guard_cell, key), *numbers])
@@ -176,8 +177,8 @@ def _write_json_lines(table: FlowTable) -> Iterator[str]:
 
 def _metadata(table: FlowTable) -> JsonObject:
     return {
-        "start": _show_time(table.start),
-        "end": _show_time(table.end),
+        "start": show_exact_time(table.start),
+        "end": show_exact_time(table.end),
         "hasBytes": table.has_bytes,
         "notes": [make_plain(note) for note in table.notes[:_MAX_NOTES]],
     }
@@ -242,19 +243,6 @@ def check_rows(count: int, name: str, line: int) -> int:
     if count > MAX_ROWS:
         raise FlowFileError(name, line, f"more than {MAX_ROWS:,} rows: divide the file")
     return count
-
-
-def parse_moment(text: str) -> float | None:
-    """Return the seconds of the Unix epoch of an RFC 3339 time; None for anything else."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    # NB: Python also accepts dates alone and times without a zone, which mean no moment.
-    if moment.tzinfo is None:
-        return None
-    seconds = moment.timestamp()
-    return seconds if seconds > 0 else None
 
 
 def guard_cell(text: str) -> str:
@@ -388,15 +376,6 @@ def _plain(text: str) -> str:
 
 def _numbers(counts: FlowCounts) -> list[str]:
     return [str(min(INT64_MAX, max(0, number))) for number in msgspec.structs.astuple(counts)]
-
-
-def _show_time(seconds: float) -> str:
-    """Return a time as RFC 3339; "" if it is not known, or beyond the years of a calendar."""
-    try:
-        moment = datetime.fromtimestamp(seconds, tz=UTC)
-    except (ValueError, OverflowError, OSError):
-        return ""
-    return moment.isoformat().replace("+00:00", "Z") if seconds > 0 else ""
 
 
 def _wrong_kind(text: str) -> str:

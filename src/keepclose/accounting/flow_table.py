@@ -12,6 +12,7 @@ responses what it received.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -28,6 +29,9 @@ REST: Final = "(rest)"
 """The Service of rows that were summed up because there were too many."""
 HOST: Final = "(node)"
 """The client of connections that a node itself opened: kubelet, host network, programs."""
+
+LATEST_S: Final = 253_402_300_799
+"""The latest time of a flow, the end of the year 9999, in seconds of the Unix epoch."""
 
 
 class FlowKind(StrEnum):
@@ -328,3 +332,24 @@ def count_between(before: Mapping[str, FlowTable], now: Mapping[str, FlowTable])
 def is_zone(name: str) -> bool:
     """Whether a name is that of a zone, not one of the names in brackets or ""."""
     return name != "" and not name.startswith("(")
+
+
+def parse_moment(text: str) -> float | None:
+    """Return the seconds of the Unix epoch of an RFC 3339 time; None for anything else."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    # NB: Python also accepts dates alone and times without a zone, which mean no moment.
+    if moment.tzinfo is None:
+        return None
+    # NB: in UTC, a time of the year 9999 may be one of the year 10000, which no calendar has.
+    seconds = moment.timestamp()
+    return seconds if 0 < seconds <= LATEST_S else None
+
+
+def show_exact_time(seconds: float) -> str:
+    """Return a time as RFC 3339; "" if it is not known, or beyond the years of a calendar."""
+    if not 0 < seconds <= LATEST_S:
+        return ""
+    return datetime.fromtimestamp(seconds, tz=UTC).isoformat().replace("+00:00", "Z")

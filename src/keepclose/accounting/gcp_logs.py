@@ -19,8 +19,8 @@ from keepclose.accounting.flow_files import (
     MAX_NAME_CHARACTERS,
     FlowFileError,
     bounded_lines,
-    parse_moment,
 )
+from keepclose.accounting.flow_table import parse_moment
 from keepclose.model.json_values import INT64_MAX, parse_natural
 from keepclose.model.plain_text import make_plain
 
