@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -150,6 +152,61 @@ def test_a_bad_answer_is_an_error(data: bytes, want: str) -> None:
         FlowQueries().read([data, vector(), vector()], name="p")
     assert str(raised.value).startswith("p: ")
     assert want in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        pytest.param(["0", "1e308", "0", "1e308"], id="infinite"),
+        pytest.param(["0", "1e19"], id="beyond 63 bits"),
+    ],
+)
+def test_a_sum_that_no_counter_reaches_is_an_error(samples: list[str]) -> None:
+    """Finite samples may have an infinite sum; the error names the series."""
+    series = {"metric": LABELS, "values": [[number, text] for number, text in enumerate(samples)]}
+    matrix = answer({"resultType": "matrix", "result": [series]})
+    with pytest.raises(FlowFileError, match=r'service="web".* has counted '):
+        FlowQueries().read([matrix, vector(), vector()], name="p")
+
+
+def test_a_time_beyond_the_calendar_is_not_known() -> None:
+    """A table without a period is better than one that cannot be shown."""
+    series = {"metric": LABELS, "value": [1e308, "5"]}
+    data = answer({"resultType": "vector", "result": [series]})
+    table = FlowQueries().read([data, vector(), vector()], name="p")
+    assert (table.start, table.end) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("result", "want"),
+    [
+        pytest.param(
+            b'{"metric":{},"values":[' + b'[1,"0"],' * 3_000_000 + b'[1,"0"]]}',
+            "series {} has more than 100,000 samples",
+            id="samples",
+        ),
+        pytest.param(
+            b'{"metric":{}},' * 2_000_000 + b'{"metric":{}}',
+            "more than 500,000 series",
+            id="series",
+        ),
+        pytest.param(
+            b'{"metric":{' + b",".join(b'"%d":""' % number for number in range(2_000_000)) + b"}}",
+            "the labels of a series have more than 65,536 bytes",
+            id="labels",
+        ),
+    ],
+)
+def test_a_large_answer_takes_little_memory(result: bytes, want: str) -> None:
+    """Small pieces of JSON take many times their size as objects, so they are counted before."""
+    data = b'{"status":"success","data":{"resultType":"matrix","result":[' + result + b"]}}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(FlowFileError, match=re.escape(want)):
+            FlowQueries().read([data, vector(), vector()], name="p")
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_unknown_direction_is_an_error() -> None:

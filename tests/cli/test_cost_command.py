@@ -480,6 +480,10 @@ def test_answers_of_other_servers_are_refused(site: Site, monkeypatch: pytest.Mo
     site.answers["/flows"] = (200, b"x" * 1000)
     with pytest.raises(FlowSourceError, match="answers more than 100 bytes"):
         load_flow_table(site.address)
+    monkeypatch.setattr(flow_sources, "MAX_PROMETHEUS_BYTES", 99)
+    site.answers["/api/v1/query"] = (200, b"x" * 1000)
+    with pytest.raises(FlowSourceError, match="answers more than 99 bytes"):
+        load_flow_table(f"prometheus+{site.address}")
 
 
 def test_a_password_is_in_no_error() -> None:

@@ -11,7 +11,11 @@ Prometheus may have fewer samples than the window is long. `FirstSample` has the
 the first one, and the period begins with it: a rate is a count divided by the time there is.
 
 A series with a value that is no number, or a negative one, is an error that names it, because a
-silent 0 would be a lower bill. Increases are extrapolated by Prometheus, so they are rounded.
+silent 0 would be a lower bill, and so is one whose sum is beyond 63 bits. Increases are
+extrapolated by Prometheus, so they are rounded.
+
+An answer is decoded a series at a time, each within limits, because a few bytes of JSON become many
+in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import isfinite
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,7 +32,14 @@ from keepclose.accounting.flow_files import (
     MAX_ROWS,
     FlowFileError,
 )
-from keepclose.accounting.flow_table import UNKNOWN, FlowCounts, FlowKey, FlowKind, FlowTable
+from keepclose.accounting.flow_table import (
+    LATEST_S,
+    UNKNOWN,
+    FlowCounts,
+    FlowKey,
+    FlowKind,
+    FlowTable,
+)
 from keepclose.model.json_values import INT64_MAX
 from keepclose.model.plain_text import is_hidden, make_plain
 
@@ -37,6 +48,11 @@ FAILED_METRIC: Final = "keepclose_flow_failed_connections_total"
 BYTES_METRIC: Final = "keepclose_flow_bytes_total"
 AGENT_METRIC: Final = "keepclose_flows_walks_total"
 """A series that each agent has from its start, also without connections."""
+MAX_SAMPLES: Final = 100_000
+"""The most samples of a series; Prometheus itself answers ranges with 11,000 at most."""
+MAX_LABELS_BYTES: Final = 64 << 10
+"""The most bytes of the labels of a series."""
+_MAX_WARNINGS: Final = 10
 _MOST_STEPS: Final = 1000
 # Prometheus takes a sample for the present value of its series for five minutes.
 _LONGEST_STEP_S: Final = 240
@@ -45,15 +61,21 @@ _KINDS: Final = {kind.value: kind for kind in FlowKind}
 _Sample = tuple[float, str]
 
 
-class _Series(msgspec.Struct):
-    metric: dict[str, str]
+_NO_JSON: Final = msgspec.Raw()
+_T = TypeVar("_T")
+
+
+class _LazySeries(msgspec.Struct):
+    """A series whose labels and samples are JSON yet."""
+
+    metric: msgspec.Raw
     value: _Sample | None = None
-    values: list[_Sample] = []
+    values: msgspec.Raw = _NO_JSON
 
 
 class _Data(msgspec.Struct, rename="camel"):
     result_type: str
-    result: list[_Series] = []
+    result: list[_LazySeries] = []
 
 
 class _Answer(msgspec.Struct, rename="camel"):
@@ -61,10 +83,37 @@ class _Answer(msgspec.Struct, rename="camel"):
     data: _Data | None = None
     error: str = ""
     error_type: str = ""
-    warnings: list[str] = []
+    warnings: msgspec.Raw = _NO_JSON
 
 
 _DECODER: Final = msgspec.json.Decoder(_Answer)
+_LABELS: Final = msgspec.json.Decoder(dict[str, str])
+_SAMPLES: Final = msgspec.json.Decoder(list[_Sample])
+_WARNINGS: Final = msgspec.json.Decoder(list[str] | None)
+
+
+class _Series(NamedTuple):
+    metric: dict[str, str]
+    samples: list[_Sample]
+    is_counter: bool
+    """Whether the samples are those of a counter; else there is one, what was counted."""
+
+    @classmethod
+    def read(cls, lazy: _LazySeries, name: str) -> _Series:
+        """Decode a series; raise FlowFileError."""
+        if len(bytes(lazy.metric)) > MAX_LABELS_BYTES:
+            message = f"the labels of a series have more than {MAX_LABELS_BYTES:,} bytes"
+            raise FlowFileError(name, 0, message)
+        metric = _decode_part(_LABELS, lazy.metric, name)
+        if lazy.value is not None:
+            return cls(metric, [lazy.value], is_counter=False)
+        values = bytes(lazy.values)
+        # NB: each sample is an array, in an array.
+        if values.count(b"[") > MAX_SAMPLES + 1:
+            message = f"series {_show(metric)} has more than {MAX_SAMPLES:,} samples"
+            raise FlowFileError(name, 0, message)
+        samples = _decode_part(_SAMPLES, lazy.values, name) if values else []
+        return cls(metric, samples, is_counter=True)
 
 
 class FlowQueries(NamedTuple):
@@ -105,20 +154,20 @@ class FlowQueries(NamedTuple):
         table = FlowTable(has_bytes=False, is_window=True)
         for (metric, label), data in zip(_COUNTED, answers, strict=True):
             answer = _decode(data, name)
-            table.notes += [make_plain(f"{name}: {warning}") for warning in answer.warnings[:10]]
+            table.notes += _read_warnings(answer, name)
             if answer.data is None:
                 raise FlowFileError(name, 0, "the answer has no data")
             if answer.data.result_type not in ("vector", "matrix"):
                 message = f"the answer is a {answer.data.result_type[:50]}, no vector or matrix"
                 raise FlowFileError(name, 0, message)
-            if len(answer.data.result) > MAX_ROWS:
-                message = f"more than {MAX_ROWS:,} series: narrow the selector"
-                raise FlowFileError(name, 0, message)
-            for series in answer.data.result:
+            for lazy in answer.data.result:
+                series = _Series.read(lazy, name)
                 counted = series.metric.get(label, "") if label else "connections"
                 number, at = _increase(series, name)
                 table.end = max(table.end, at)
                 table.add(self._key(series.metric, name), _counts(counted, number, name))
+                if len(table) > MAX_ROWS:
+                    raise _too_many(name)
             if metric == BYTES_METRIC:
                 table.has_bytes = bool(answer.data.result) or not table.rows
         blind = [key for key, counts in table if counts.connections and not counts.total_bytes]
@@ -191,9 +240,8 @@ class FirstSample(NamedTuple):
         answer = _decode(data, name)
         if answer.data is None or not answer.data.result:
             return None
-        series = answer.data.result[0]
-        samples = [series.value] if series.value is not None else series.values
-        return _number(samples[0][1], series, name) if samples else None
+        series = _Series.read(answer.data.result[0], name)
+        return _number(series.samples[0][1], series, name) if series.samples else None
 
     def refine(self, at: float | None) -> FirstSample | None:
         """Return what to ask after an answer; None if its sample is near enough to the first."""
@@ -208,15 +256,33 @@ class FirstSample(NamedTuple):
 
 
 def _decode(data: bytes, name: str) -> _Answer:
-    try:
-        answer = _DECODER.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        message = f"it is no answer of Prometheus' query API: {error}"
-        raise FlowFileError(name, 0, message) from None
+    # NB: a series and its labels are an object each, and so are the answer and its data.
+    if data.count(b"{") > 2 * MAX_ROWS + 2:
+        raise _too_many(name)
+    answer = _decode_part(_DECODER, data, name)
     if answer.status != "success":
         message = f"Prometheus answered {answer.error_type or answer.status}: {answer.error}"
         raise FlowFileError(name, 0, make_plain(message, most=500))
     return answer
+
+
+def _decode_part(decoder: msgspec.json.Decoder[_T], data: bytes | msgspec.Raw, name: str) -> _T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        message = f"it is no answer of Prometheus' query API: {error}"
+        raise FlowFileError(name, 0, message) from None
+
+
+def _read_warnings(answer: _Answer, name: str) -> list[str]:
+    if len(bytes(answer.warnings)) > MAX_LABELS_BYTES:
+        return [f"{name}: it answers with warnings of more than {MAX_LABELS_BYTES:,} bytes"]
+    warnings = _decode_part(_WARNINGS, answer.warnings, name) if bytes(answer.warnings) else None
+    return [make_plain(f"{name}: {warning}") for warning in (warnings or [])[:_MAX_WARNINGS]]
+
+
+def _too_many(name: str) -> FlowFileError:
+    return FlowFileError(name, 0, f"more than {MAX_ROWS:,} series: narrow the selector")
 
 
 def _counts(counted: str, number: int, name: str) -> FlowCounts:
@@ -238,17 +304,21 @@ def _counts(counted: str, number: int, name: str) -> FlowCounts:
 
 def _increase(series: _Series, name: str) -> tuple[int, float]:
     """Return what a series counted, and the time of its last sample."""
-    samples = [series.value] if series.value is not None else series.values
+    samples = series.samples
     if not samples:
-        raise FlowFileError(name, 0, f"series {_show(series)} has no value")
+        raise FlowFileError(name, 0, f"series {_show(series.metric)} has no value")
     numbers = [_number(text, series, name) for _, text in samples]
-    if series.value is None:
+    if series.is_counter:
         steps = pairwise(numbers)
         total = sum(now - before if now >= before else now for before, now in steps)
     else:
         total = numbers[0]
+    # NB: the sum of finite numbers may be infinite.
+    if total > INT64_MAX:
+        message = f"series {_show(series.metric)} has counted {total:.3g}, more than {INT64_MAX}"
+        raise FlowFileError(name, 0, message)
     at = samples[-1][0]
-    return min(INT64_MAX, round(total)), at if isfinite(at) and at > 0 else 0.0
+    return min(INT64_MAX, round(total)), at if 0 < at <= LATEST_S else 0.0
 
 
 def _number(text: str, series: _Series, name: str) -> float:
@@ -257,11 +327,11 @@ def _number(text: str, series: _Series, name: str) -> float:
     except ValueError:
         number = -1.0
     if not isfinite(number) or number < 0:
-        message = f"series {_show(series)} has the value {make_plain(text, most=50)}"
+        message = f"series {_show(series.metric)} has the value {make_plain(text, most=50)}"
         raise FlowFileError(name, 0, message)
     return number
 
 
-def _show(series: _Series) -> str:
-    labels = ", ".join(f'{label}="{value}"' for label, value in series.metric.items())
+def _show(metric: Mapping[str, str]) -> str:
+    labels = ", ".join(f'{label}="{value}"' for label, value in metric.items())
     return make_plain(f"{{{labels}}}", most=300)

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from keepclose.accounting.prometheus_answers import FirstSample, FlowQueries
 
 MAX_FLOWS_BYTES: Final = 256 << 20
-"""The largest answer of an agent or of Prometheus."""
+"""The largest answer of an agent."""
+MAX_PROMETHEUS_BYTES: Final = 32 << 20
+"""The largest answer of Prometheus, which takes several times as much in memory."""
 MAX_UNPACKED_BYTES: Final = 1 << 30
 """The largest content of a compressed file."""
 WALK_QUERY: Final = "walk=true"
@@ -225,7 +227,7 @@ def _ask_agent(source: str) -> list[FlowTable]:
 
     url = _split(source)
     path = url.path if url.path.strip("/") else "/flows"
-    data = _get(url, f"{path}?{url.query or WALK_QUERY}", what="flow agent")
+    data = _get(url, f"{path}?{url.query or WALK_QUERY}", what="flow agent", most=MAX_FLOWS_BYTES)
     return read_json_tables(TextLines(data), name=_show(url, path))
 
 
@@ -237,14 +239,15 @@ def _ask_prometheus(source: str) -> FlowTable:
     def ask(text: str, **options: str) -> bytes:
         parameters = urlencode({"query": text, **options})
         target = f"{url.path.rstrip('/')}/api/v1/query?{parameters}"
-        return _get(url, target, what="Prometheus")
+        return _get(url, target, what="Prometheus", most=MAX_PROMETHEUS_BYTES)
 
     table = queries.read([ask(text) for text in queries.texts()], name=name)
     if not table.rows:
         queries = queries._replace(of_proxies=True)
         table = queries.read([ask(text) for text in queries.texts()], name=name)
     if table.rows:
-        table.start = max(table.start, _find_first_sample(queries, table, ask, name))
+        first = _find_first_sample(queries, table, ask, name)
+        table.start = max(table.start, min(first, table.end))
     else:
         table.notes.append(
             f"{_show(url, '')} has no flows of the last {queries.window_s:,} s: does it scrape the "
@@ -310,7 +313,7 @@ def _split(source: str) -> SplitResult:
     return url
 
 
-def _get(url: SplitResult, target: str, *, what: str) -> bytes:
+def _get(url: SplitResult, target: str, *, what: str, most: int) -> bytes:
     """Return the body of an answer of status 200; the user and password of a URL are sent."""
     import time
     from base64 import b64encode
@@ -330,7 +333,7 @@ def _get(url: SplitResult, target: str, *, what: str) -> bytes:
             with connection.getresponse() as answer:
                 while chunk := answer.read1(_CHUNK):
                     body += chunk
-                    if len(body) > MAX_FLOWS_BYTES or time.monotonic() > until:
+                    if len(body) > most or time.monotonic() > until:
                         break
         finally:
             connection.close()
@@ -340,8 +343,8 @@ def _get(url: SplitResult, target: str, *, what: str) -> bytes:
             "check the address, and that the port can be reached from here",
             code=ExitCode.UNREACHABLE,
         ) from error
-    if len(body) > MAX_FLOWS_BYTES:
-        raise FlowSourceError(f"{_show(url, '')} answers more than {MAX_FLOWS_BYTES:,} bytes")
+    if len(body) > most:
+        raise FlowSourceError(f"{_show(url, '')} answers more than {most:,} bytes")
     if time.monotonic() > until:
         raise FlowSourceError(
             f"{_show(url, '')} answers longer than {_ANSWER_S:.0f} s", code=ExitCode.UNREACHABLE
