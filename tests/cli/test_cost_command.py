@@ -6,9 +6,12 @@ import csv
 import gzip
 import json
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -484,6 +487,68 @@ def test_answers_of_other_servers_are_refused(site: Site, monkeypatch: pytest.Mo
     site.answers["/api/v1/query"] = (200, b"x" * 1000)
     with pytest.raises(FlowSourceError, match="answers more than 99 bytes"):
         load_flow_table(f"prometheus+{site.address}")
+
+
+ENDLESS = {
+    "interim answers": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "header": b"X",
+    "trailers": b"X: y\r\n",
+    "body": b"1\r\n\n\r\n",
+}
+
+
+@pytest.fixture
+def endless(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield the address of a server whose answer has no end, in one of the ways of ENDLESS."""
+    start = {"header": b"HTTP/1.1 200 OK\r\n"}
+    chunked = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    start |= {"trailers": chunked + b"0\r\n", "body": chunked}
+    has_ended = threading.Event()
+
+    class Handler(BaseRequestHandler):
+        """Sends a few bytes at a time."""
+
+        def handle(self) -> None:
+            """Answer until the client has gone."""
+            self.request.recv(65_536)
+            self.request.sendall(start.get(request.param, b""))
+            with suppress(OSError):
+                while not has_ended.wait(0.02):
+                    self.request.sendall(ENDLESS[request.param])
+
+    server = ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    has_ended.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("endless", list(ENDLESS), indirect=True)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("cost", "--prices", "aws", "--flows", "http://{}"), id="agent"),
+        pytest.param(("flows", "top", "--flows", "prometheus+http://{}"), id="prometheus"),
+        pytest.param(("proxy", "status", "--metrics-address", "{}"), id="proxy"),
+    ],
+)
+def test_an_answer_without_end_is_given_up(
+    endless: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that sends a byte now and then keeps no command waiting, wherever it sends them."""
+    monkeypatch.setattr(flow_sources, "_EXCHANGE_S", 0.2)
+    started = time.monotonic()
+    result = run(*(word.format(endless) for word in command))
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert "it takes longer than" in result.stderr
+    assert time.monotonic() - started < 20
+    threads = [thread for thread in threading.enumerate() if thread.name.endswith("(run)")]
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_password_is_in_no_error() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -27,6 +27,7 @@ from keepclose.cli.render.output import say
 from keepclose.system.files import InputError, read_input, read_standard_input
 
 if TYPE_CHECKING:
+    from http.client import HTTPConnection
     from urllib.parse import SplitResult
 
     from keepclose.accounting.flow_table import FlowTable
@@ -47,8 +48,8 @@ _PROMETHEUS: Final = "prometheus+"
 _SCHEMES: Final = ("http", "https")
 _TIMEOUT_S: Final = 30.0
 """For each step of an answer."""
-_ANSWER_S: Final = 120.0
-"""For the whole body of an answer."""
+_EXCHANGE_S: Final = 120.0
+"""For a whole exchange, from the connection to the end of the answer."""
 _CHUNK: Final = 1 << 20
 _OK: Final = 200
 _USER: Final = re.compile(r"//[^/?#]*@")
@@ -315,7 +316,6 @@ def _split(source: str) -> SplitResult:
 
 def _get(url: SplitResult, target: str, *, what: str, most: int) -> bytes:
     """Return the body of an answer of status 200; the user and password of a URL are sent."""
-    import time
     from base64 import b64encode
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
@@ -324,19 +324,10 @@ def _get(url: SplitResult, target: str, *, what: str, most: int) -> bytes:
     if url.username is not None:
         secret = f"{unquote(url.username)}:{unquote(url.password or '')}"
         headers["Authorization"] = f"Basic {b64encode(secret.encode()).decode()}"
-    body = bytearray()
     try:
         connection = kind(url.hostname or "", url.port, timeout=_TIMEOUT_S)
-        try:
-            connection.request("GET", quote(target, safe="/?&=%+:,~"), headers=headers)
-            until = time.monotonic() + _ANSWER_S
-            with connection.getresponse() as answer:
-                while chunk := answer.read1(_CHUNK):
-                    body += chunk
-                    if len(body) > most or time.monotonic() > until:
-                        break
-        finally:
-            connection.close()
+        path = quote(target, safe="/?&=%+:,~")
+        status, body = get_bounded(connection, path, headers, most=most)
     except (OSError, ValueError, HTTPException) as error:
         raise FlowSourceError(
             f"no {what} answers at {_show(url, '')}: {error}",
@@ -345,18 +336,47 @@ def _get(url: SplitResult, target: str, *, what: str, most: int) -> bytes:
         ) from error
     if len(body) > most:
         raise FlowSourceError(f"{_show(url, '')} answers more than {most:,} bytes")
-    if time.monotonic() > until:
-        raise FlowSourceError(
-            f"{_show(url, '')} answers longer than {_ANSWER_S:.0f} s", code=ExitCode.UNREACHABLE
-        )
     # NB: Prometheus describes a bad query in the body of an answer 400 or 422.
-    if answer.status != _OK and not (what == "Prometheus" and body.startswith(b"{")):
+    if status != _OK and not (what == "Prometheus" and body.startswith(b"{")):
         raise FlowSourceError(
-            f"{_show(url, target.partition('?')[0])} answers status {answer.status}, so it is no "
-            f"{what}",
+            f"{_show(url, target.partition('?')[0])} answers status {status}, so it is no {what}",
             code=ExitCode.UNREACHABLE,
         )
-    return bytes(body)
+    return body
+
+
+def get_bounded(
+    connection: HTTPConnection, target: str, headers: Mapping[str, str], *, most: int
+) -> tuple[int, bytes]:
+    """Return status and body of an answer; a body of more than `most` bytes is cut behind them.
+
+    Raises OSError, ValueError and HTTPException; TimeoutError if the whole exchange takes too long.
+    """
+    from socket import SHUT_RDWR, socket
+
+    from keepclose.system.threads import call_within
+
+    # NB: http.client lets go of the socket when the server announces that it will close it.
+    sockets: list[socket] = []
+
+    def exchange() -> tuple[int, bytes]:
+        try:
+            connection.connect()
+            sockets.append(connection.sock)
+            connection.request("GET", target, headers=dict(headers))
+            body = bytearray()
+            with connection.getresponse() as answer:
+                while len(body) <= most and (chunk := answer.read1(_CHUNK)):
+                    body += chunk
+            return answer.status, bytes(body)
+        finally:
+            connection.close()
+
+    def stop() -> None:
+        for opened in sockets:
+            opened.shutdown(SHUT_RDWR)
+
+    return call_within(_EXCHANGE_S, exchange, stop)
 
 
 def _show(url: SplitResult, path: str) -> str:

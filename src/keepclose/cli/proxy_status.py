@@ -84,24 +84,21 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
     from http.client import HTTPConnection, HTTPException
     from urllib.parse import urlencode
 
+    from keepclose.cli.flow_sources import get_bounded
+
     query = urlencode({"namespace": namespace, "service": service})
     host, port = read_address("--metrics-address", address)
     try:
         connection = HTTPConnection(host, port, timeout=30)
-        try:
-            connection.request("GET", f"/debug/services.json?{query}")
-            with connection.getresponse() as answer:
-                body = answer.read(MAX_BYTES + 1)
-        finally:
-            connection.close()
+        status, body = get_bounded(connection, f"/debug/services.json?{query}", {}, most=MAX_BYTES)
     except (OSError, ValueError, HTTPException) as error:
         fail(
             f"no proxy answers at {address}: {error}; run this on a node where keepclose proxy "
             "runs, or set --metrics-address to where it serves its pages",
             code=ExitCode.UNREACHABLE,
         )
-    if answer.status != 200:
-        _fail_foreign(address, f"status {answer.status}")
+    if status != 200:
+        _fail_foreign(address, f"status {status}")
     if len(body) > MAX_BYTES:
         _fail_foreign(address, f"more than {MAX_BYTES >> 20} MiB")
     return body

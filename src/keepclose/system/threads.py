@@ -5,6 +5,8 @@ cancelled. Either its result is a resource, which the thread itself then release
 (`open_in_thread`), or the call changes something, and then the cancellation waits for its end
 (`finish_in_thread`). Neither relies on the event loop: a loop that ends cancels every task and runs
 no further callback while the thread still works.
+
+A program without an event loop bounds the time of a call with `call_within`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
@@ -42,6 +45,39 @@ class _Handover(Generic[_T]):
             offered = list(self._offered)
         for resource in offered:
             self._release(resource)
+
+
+def call_within(seconds: float, call: Callable[[], _T], stop: Callable[[], object]) -> _T:
+    """Return what a call returns, raise what it raises; raise TimeoutError if it takes longer.
+
+    A call that takes longer, or that an interrupt ends, continues in its thread until it notices
+    `stop`, which may raise OSError. Its thread does not keep the process from ending.
+    """
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    is_late = True
+    try:
+        thread.join(seconds)
+        is_late = thread.is_alive()
+    finally:
+        if is_late:
+            with suppress(OSError):
+                stop()
+    if is_late:
+        message = f"it takes longer than {seconds:.0f} s"
+        raise TimeoutError(message)
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 async def open_in_thread(make: Callable[[], _T], release: Callable[[_T], object]) -> _T:
