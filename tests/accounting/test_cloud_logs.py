@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +360,28 @@ def test_google_clouds_array_is_the_same_as_its_lines() -> None:
         tables.append(log.table(AddressBook()).rows)
     assert tables[0] == tables[1]
     assert len(tables[0]) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["[1,1", "[1 1]", "[1,]", "[] x", "[1] ]", "[", "[,]", "[" * 100_000]
+)
+def test_what_is_no_array_is_an_error(text: str) -> None:
+    """Entries before the error may have been read, so the file is refused."""
+    with pytest.raises(FlowFileError, match="line 1: it is no array of JSON"):
+        read_gcp_log([text], CloudLog(), name="log")
+
+
+def test_an_array_of_numbers_takes_little_memory() -> None:
+    """Elements are read one at a time, as each takes far more than its text."""
+    log = CloudLog()
+    text = "[" + "1," * 300_000 + "1]"
+    tracemalloc.start()
+    try:
+        read_gcp_log([text], log, name="log")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert (log.records, "entry 1: " in log.first_broken) == (0, True)
 
 
 def test_the_snapshot_wins_over_google_clouds_metadata() -> None:

@@ -7,6 +7,7 @@ import gzip
 import json
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -601,6 +602,38 @@ def test_a_time_that_no_calendar_has_is_an_error(command: tuple[str, ...], text:
     assert (result.exit_code, result.stdout) == (ExitCode.BAD_INPUT, "")
     assert "is no time" in result.stderr
     assert run(*command, stdin=text.format("9999-12-31T23:59:59Z")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(b"client_zone,endpoint_zone\n", id="csv"),
+        pytest.param(b'{"hasBytes":true}\n', id="json lines"),
+        pytest.param(b"", id="no format"),
+    ],
+)
+def test_a_long_line_is_never_held(start: bytes, tmp_path: Path) -> None:
+    """A small compressed file may be one line of hundreds of megabytes."""
+    path = tmp_path / "flows.gz"
+    path.write_bytes(gzip.compress(start + bytes(64 << 20), compresslevel=1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            FlowSourceError, match=r"more than 16,384 characters|not a file of flows"
+        ):
+            load_flow_table(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_line_of_the_longest_names_is_read(tmp_path: Path) -> None:
+    """Limits count characters, of which each may have four bytes."""
+    names = ",".join(["\N{GRINNING FACE}" * 1000] * 8)
+    columns = "namespace,service,port,client_node,endpoint_node,client,endpoint,client_zone"
+    path = tmp_path / "flows.csv"
+    path.write_text(f"{columns},endpoint_zone\n{names},b\n", encoding="utf-8")
+    assert len(load_flow_table(str(path))) == 1
 
 
 def test_a_snapshot_that_lacks_a_kind_is_warned_about(tmp_path: Path) -> None:

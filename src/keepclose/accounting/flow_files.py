@@ -233,8 +233,7 @@ def bounded_lines(
     """Yield lines with their numbers, without ends and byte order mark; raise for a long one."""
     for line, text in enumerate(lines, start=1):
         if len(text) > most:
-            message = f"the line has {len(text):,} characters, more than {most:,}"
-            raise FlowFileError(name, line, message)
+            raise FlowFileError(name, line, f"the line has more than {most:,} characters")
         yield line, text.removeprefix("\ufeff").rstrip("\r\n") if line == 1 else text.rstrip("\r\n")
 
 

@@ -8,6 +8,8 @@ the numbers are lower than what a node sends; a note says so.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -82,7 +84,8 @@ class _Entry(msgspec.Struct, rename={"payload": "jsonPayload"}):
 
 _ENTRY: Final = msgspec.json.Decoder(_Entry)
 _PAYLOAD: Final = msgspec.json.Decoder(_Payload)
-_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_ARRAY: Final = json.JSONDecoder()
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
 def read_gcp_log(lines: Iterable[str], log: CloudLog, *, name: str) -> None:
@@ -114,7 +117,7 @@ def is_gcp_log(first: str) -> bool:
     )
 
 
-def _entries(lines: Iterable[str], name: str) -> Iterator[tuple[str, int, str | msgspec.Raw]]:
+def _entries(lines: Iterable[str], name: str) -> Iterator[tuple[str, int, str]]:
     """Yield each entry with its place in a line, and the number of that line."""
     # NB: gcloud may print the whole array in one line.
     numbered = bounded_lines(lines, name, most=MAX_ARRAY_BYTES)
@@ -129,7 +132,7 @@ def _entries(lines: Iterable[str], name: str) -> Iterator[tuple[str, int, str | 
 
 def _array(
     line: int, first: str, numbered: Iterator[tuple[int, str]], name: str
-) -> Iterator[tuple[str, int, msgspec.Raw]]:
+) -> Iterator[tuple[str, int, str]]:
     texts = [first]
     size = len(first)
     for _, text in numbered:
@@ -139,14 +142,38 @@ def _array(
             raise FlowFileError(name, line, message)
         texts.append(text)
     try:
-        entries = _ARRAY.decode("\n".join(texts))
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        for number, entry in enumerate(_elements("\n".join(texts)), start=1):
+            yield f"entry {number}: ", line, entry
+    except (json.JSONDecodeError, RecursionError) as error:
         raise FlowFileError(name, line, f"it is no array of JSON: {error}") from None
-    for number, entry in enumerate(entries, start=1):
-        yield f"entry {number}: ", line, entry
 
 
-def _read_entry(text: str | msgspec.Raw) -> LogRecord | None:
+def _elements(text: str) -> Iterator[str]:
+    """Yield the elements of an array, one at a time: as objects, all of them would fill memory."""
+
+    def skip(place: int) -> int:
+        found = _SPACE.match(text, place)
+        return found.end() if found else place
+
+    place = skip(text.index("[") + 1)
+    is_first = True
+    while not text.startswith("]", place) or not is_first:
+        start = skip(place)
+        _, end = _ARRAY.raw_decode(text, start)
+        yield text[start:end]
+        is_first = False
+        place = skip(end)
+        if text.startswith("]", place):
+            break
+        if not text.startswith(",", place):
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, place)
+        place += 1
+    end = skip(place + 1)
+    if end < len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+
+
+def _read_entry(text: str) -> LogRecord | None:
     """Return the record of an entry; None for one of a gateway. Raise ValueError."""
     payload = _decode(text)
     if payload.reporter in _GATEWAYS:
@@ -182,7 +209,7 @@ def _read_entry(text: str | msgspec.Raw) -> LogRecord | None:
     )
 
 
-def _decode(text: str | msgspec.Raw) -> _Payload:
+def _decode(text: str) -> _Payload:
     """Return the payload of an entry, or of a line that is a payload itself."""
     try:
         return _ENTRY.decode(text).payload

@@ -146,30 +146,56 @@ def is_file(source: str) -> bool:
 
 
 class TextLines:
-    """The lines of a text, each decoded when it is read, as many times as wanted.
+    """The lines of a text, each unpacked and decoded when it is read, as many times as wanted.
 
     A byte that is not UTF-8 becomes a character that no name may have, so that readers of lines
-    can name the line.
+    can name the line. A line that is longer than readers accept is cut behind its limit.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, name: str = "", *, longest: int = 0) -> None:
         """Take a text; lines end with a line feed alone, as other characters may be in them."""
         self._data = data
+        self._name = name
+        self._longest = longest
+        """In bytes; 0 if the limit is that of readers, in characters."""
 
     def __iter__(self) -> Iterator[str]:
-        return (line.decode("utf-8", "surrogateescape") for line in BytesIO(self._data))
+        """Yield the lines; raise FlowSourceError if a compressed text cannot be unpacked."""
+        from keepclose.accounting.flow_files import MAX_LINE_CHARACTERS
+
+        # NB: a line that is cut behind this many bytes has more characters than readers accept.
+        longest = self._longest or 4 * (MAX_LINE_CHARACTERS + 2)
+        is_packed = self._data.startswith(_GZIP)
+        with (
+            gzip.GzipFile(fileobj=BytesIO(self._data)) if is_packed else BytesIO(self._data) as file
+        ):
+            size = 0
+            while line := self._read_line(file, longest):
+                size += len(line)
+                if is_packed and size > MAX_UNPACKED_BYTES:
+                    message = f"{self._name} has more than {MAX_UNPACKED_BYTES:,} bytes"
+                    raise FlowSourceError(message, "divide it")
+                yield line.decode("utf-8", "surrogateescape")
+
+    def with_longest(self, longest: int) -> TextLines:
+        """Return the same text, with lines of so many bytes at most."""
+        return TextLines(self._data, self._name, longest=longest)
+
+    def _read_line(self, file: gzip.GzipFile | BytesIO, longest: int) -> bytes:
+        try:
+            return file.readline(longest)
+        except (OSError, EOFError, zlib.error) as error:
+            raise FlowSourceError(f"{self._name} cannot be unpacked: {error}") from error
 
 
 def read_lines(path: str) -> TextLines:
-    """Return the lines of a file or of standard input, unpacked; raise FlowSourceError."""
+    """Return the lines of a file or of standard input; raise FlowSourceError."""
     name = name_source(path)
     try:
         data = read_standard_input() if path == _STANDARD_INPUT else read_input(path)
     except InputError as error:
         raise FlowSourceError(f"{name} cannot be read: {error}", error.fix) from error
-    if data.startswith(_GZIP):
-        data = _unpack(data, name)
-    return TextLines(data)
+    return TextLines(data, name)
 
 
 def name_source(path: str) -> str:
@@ -383,14 +409,3 @@ def _show(url: SplitResult, path: str) -> str:
     """Return an address without user and password."""
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
     return f"{url.scheme}://{host}{f':{url.port}' if url.port else ''}{path.rstrip('/')}"
-
-
-def _unpack(data: bytes, name: str) -> bytes:
-    try:
-        with gzip.GzipFile(fileobj=BytesIO(data)) as file:
-            content = file.read(MAX_UNPACKED_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise FlowSourceError(f"{name} cannot be unpacked: {error}") from error
-    if len(content) > MAX_UNPACKED_BYTES:
-        raise FlowSourceError(f"{name} has more than {MAX_UNPACKED_BYTES:,} bytes", "divide it")
-    return content

@@ -177,12 +177,13 @@ def _read_log(
     path: str,
     read_aws: Callable[[TextLines, CloudLog, str], None] | None,
 ) -> None:
-    from keepclose.accounting.gcp_logs import read_gcp_log
+    from keepclose.accounting.gcp_logs import MAX_ARRAY_BYTES, read_gcp_log
 
     if read_aws is not None:
         read_aws(lines, log, name_source(path))
     else:
-        read_gcp_log(lines, log, name=name_source(path))
+        # An array may stand in one line.
+        read_gcp_log(lines.with_longest(MAX_ARRAY_BYTES + 1), log, name=name_source(path))
 
 
 def _aws_reader(
