@@ -52,7 +52,8 @@ _EXCHANGE_S: Final = 120.0
 """For a whole exchange, from the connection to the end of the answer."""
 _CHUNK: Final = 1 << 20
 _OK: Final = 200
-_USER: Final = re.compile(r"//[^/?#]*@")
+_USER: Final = re.compile(r"://[^?#]*@")
+_ANY_USER: Final = re.compile(r"://.*@", re.DOTALL)
 _GZIP: Final = b"\x1f\x8b"
 _LONGEST_WINDOW_S: Final = 366 * 86_400
 
@@ -123,13 +124,13 @@ def load_flow_tables(source: str) -> list[FlowTable]:
     except FlowFileError as error:
         raise FlowSourceError(str(error)) from error
     if not all(table.has_bytes for table in tables):
-        tables[0].notes.append(f"{hide_password(source)} has connections only, no bytes")
+        tables[0].notes.append(f"{name_source(source)} has connections only, no bytes")
     return tables
 
 
 def name_tables(source: str, tables: list[FlowTable]) -> dict[str, FlowTable]:
     """Return the tables of a source by name; those of a file with several periods are numbered."""
-    name = hide_password(source)
+    name = name_source(source)
     if len(tables) == 1:
         return {name: tables[0]}
     return {f"{name}, period {number}": table for number, table in enumerate(tables, 1)}
@@ -198,14 +199,9 @@ def read_lines(path: str) -> TextLines:
     return TextLines(data, name)
 
 
-def name_source(path: str) -> str:
-    """Return the name of a file for messages."""
-    return "standard input" if path == _STANDARD_INPUT else path
-
-
-def hide_password(source: str) -> str:
-    """Return a source for messages, without the user and password of an address."""
-    return _USER.sub("//", name_source(source), count=1)
+def name_source(source: str) -> str:
+    """Return the name of a source for messages, without the user and password of an address."""
+    return "standard input" if source == _STANDARD_INPUT else _USER.sub("://", source, count=1)
 
 
 def guess_format(lines: Iterable[str]) -> str:
@@ -334,9 +330,12 @@ def _split(source: str) -> SplitResult:
         url = urlsplit(source)
         _ = url.port
     except ValueError as error:
-        raise FlowSourceError(f"{source} is no address: {error}") from error
+        # NB: with a password that is not encoded, the error may quote a part of it.
+        why = "encode the password" if "@" in source else str(error)
+        raise FlowSourceError(f"{_ANY_USER.sub('://', source)} is no address: {why}") from None
     if not url.hostname:
-        raise FlowSourceError(f"{source} names no host", "name it as http://HOST:PORT")
+        shown = _ANY_USER.sub("://", source)
+        raise FlowSourceError(f"{shown} names no host", "name it as http://HOST:PORT")
     return url
 
 

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 import typer
 
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail
-from keepclose.cli.flow_sources import NO_CLUSTER, WALK_QUERY, hide_password, is_file, name_tables
+from keepclose.cli.flow_sources import NO_CLUSTER, WALK_QUERY, is_file, name_source, name_tables
 from keepclose.cli.options import (
     ChosenCluster,
     FlowGrouping,
@@ -276,7 +276,7 @@ class _NamedSources:
             except FlowSourceError as error:
                 if not self._has_read:
                     fail(str(error), error.fix, code=error.code)
-                readings.errors[hide_password(source)] = str(error)
+                readings.errors[name_source(source)] = str(error)
                 continue
             readings.tables.update(named)
             if is_file(source):
