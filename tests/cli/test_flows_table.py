@@ -8,11 +8,10 @@ import pytest
 
 from keepclose.accounting.flow_table import OUTSIDE, FlowCounts, FlowKey, FlowKind, FlowTable
 from keepclose.cli.options import FlowGrouping, FlowOrder
+from keepclose.cli.render.flow_reports import show_bytes, show_seconds
 from keepclose.cli.render.flows_table import (
     FlowReading,
     render_flows,
-    show_bytes,
-    show_seconds,
     summarise,
 )
 from keepclose.cli.render.screen import Screen, cell_len

@@ -142,6 +142,38 @@ class FlowCounts(msgspec.Struct):
         return not (self.connections or self.request_bytes or self.response_bytes)
 
 
+class ZoneCounts(msgspec.Struct, rename="camel"):
+    """Connections and bytes, by whether client and endpoint are in one zone."""
+
+    connections: float = 0
+    failed: float = 0
+    in_zone_connections: float = 0
+    cross_zone_connections: float = 0
+    in_zone_bytes: float = 0
+    cross_zone_bytes: float = 0
+    other_bytes: float = 0
+    """Bytes from or to addresses outside, and those whose zone is not known."""
+
+    def add(self, other: ZoneCounts) -> None:
+        """Add other counts to these."""
+        self.connections += other.connections
+        self.failed += other.failed
+        self.in_zone_connections += other.in_zone_connections
+        self.cross_zone_connections += other.cross_zone_connections
+        self.in_zone_bytes += other.in_zone_bytes
+        self.cross_zone_bytes += other.cross_zone_bytes
+        self.other_bytes += other.other_bytes
+
+    @property
+    def total_bytes(self) -> float:
+        """All bytes."""
+        return self.in_zone_bytes + self.cross_zone_bytes + self.other_bytes
+
+    def per_second(self, seconds: float) -> ZoneCounts:
+        """Return the rates of counts of a period."""
+        return ZoneCounts(*(number / seconds for number in msgspec.structs.astuple(self)))
+
+
 class Detail(NamedTuple):
     """What is told apart besides zones."""
 

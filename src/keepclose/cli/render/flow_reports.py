@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from keepclose.accounting.cost import HOUR_S, MONTH_HOURS, YEAR_HOURS, show_duration
 from keepclose.accounting.flow_files import guard_cell
-from keepclose.cli.render.flows_table import show_zone_share
 from keepclose.cli.render.output import say
 from keepclose.cli.render.screen import Grid, Screen
 
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_ROWS: Final = 40
 """The most rows of a table for people; CSV and JSON have all of them."""
+NO_VALUE: Final = "·"
+"""What a cell shows where there is nothing to show."""
+_STEP: Final = 1000
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _PERIODS: Final = {"hour": 1, "month": MONTH_HOURS, "year": YEAR_HOURS}
 _TITLES: Final = {
@@ -267,3 +269,39 @@ def show_moment(seconds: float) -> str:
     if seconds < _EARLIEST:
         return ""
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def show_bytes(number: float) -> str:
+    """Return bytes in a few characters, in powers of 1,000 as networks are sold."""
+    unit = 0
+    while number >= _STEP - 0.5 and unit < len(_UNITS) - 1:
+        number /= _STEP
+        unit += 1
+    return (
+        f"{number:.1f} {_UNITS[unit]}" if unit and number < 100 else f"{number:.0f} {_UNITS[unit]}"
+    )
+
+
+def show_zone_share(part: float, whole: float) -> str:
+    """Return a share in percent; a dot if there is nothing to share."""
+    if not whole:
+        return NO_VALUE
+    percent = 100 * part / whole
+    # Neither "0 %" nor "100 %" may stand for almost so.
+    if 0 < percent < 0.95 or 99.05 < percent < 100:
+        return f"{min(max(percent, 0.1), 99.9):.1f} %"
+    return f"{percent:.0f} %"
+
+
+def show_seconds(seconds: float) -> str:
+    """Return a period in its two largest units."""
+    whole = round(seconds)
+    for unit, size, smaller, part in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"

@@ -23,52 +23,24 @@ from keepclose.accounting.flow_table import (
     FlowKey,
     FlowKind,
     FlowTable,
+    ZoneCounts,
     is_zone,
 )
 from keepclose.cli.options import FlowGrouping, FlowOrder
+from keepclose.cli.render.flow_reports import (
+    NO_VALUE,
+    show_bytes,
+    show_seconds,
+    show_zone_share,
+)
 from keepclose.cli.render.screen import Group, Line, cell_len
 from keepclose.model.plain_text import make_plain
 
 WIDEST_LINE: Final = 120
 _NARROWEST_NAME: Final = 16
 _LONGEST_NAME: Final = 64
-_NO_VALUE: Final = "·"
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
-_STEP: Final = 1000
 _DIRECT_KINDS: Final = (FlowKind.POD, FlowKind.NODE)
 """Kinds of traffic to an endpoint's own address, past the address of its Service."""
-
-
-class ZoneCounts(msgspec.Struct, rename="camel"):
-    """Connections and bytes, by whether client and endpoint are in one zone."""
-
-    connections: float = 0
-    failed: float = 0
-    in_zone_connections: float = 0
-    cross_zone_connections: float = 0
-    in_zone_bytes: float = 0
-    cross_zone_bytes: float = 0
-    other_bytes: float = 0
-    """Bytes from or to addresses outside, and those whose zone is not known."""
-
-    def add(self, other: ZoneCounts) -> None:
-        """Add other counts to these."""
-        self.connections += other.connections
-        self.failed += other.failed
-        self.in_zone_connections += other.in_zone_connections
-        self.cross_zone_connections += other.cross_zone_connections
-        self.in_zone_bytes += other.in_zone_bytes
-        self.cross_zone_bytes += other.cross_zone_bytes
-        self.other_bytes += other.other_bytes
-
-    @property
-    def total_bytes(self) -> float:
-        """All bytes."""
-        return self.in_zone_bytes + self.cross_zone_bytes + self.other_bytes
-
-    def per_second(self, seconds: float) -> ZoneCounts:
-        """Return the rates of counts of a period."""
-        return ZoneCounts(*(number / seconds for number in msgspec.structs.astuple(self)))
 
 
 class FlowLine(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -181,17 +153,6 @@ def render_flows(summary: FlowSummary, *, width: int, most_lines: int) -> Group:
     for note in summary.notes:
         lines += [Line(part, style="dim") for part in wrap(make_plain(f"note: {note}"), width)]
     return Group(*lines)
-
-
-def show_bytes(number: float) -> str:
-    """Return bytes in a few characters, in powers of 1,000 as networks are sold."""
-    unit = 0
-    while number >= _STEP - 0.5 and unit < len(_UNITS) - 1:
-        number /= _STEP
-        unit += 1
-    return (
-        f"{number:.1f} {_UNITS[unit]}" if unit and number < 100 else f"{number:.0f} {_UNITS[unit]}"
-    )
 
 
 _Pairs = dict[tuple[str, str], float]
@@ -327,7 +288,7 @@ def _sentence(counts: ZoneCounts, *, has_bytes: bool, per: str) -> str:
     share = _cross_share(counts, has_bytes=has_bytes)
     connections = f"{_count(counts.connections, per)} connections{per}"
     failed = f"{_count(counts.failed, per)} failed{per}"
-    part = f" ({share})" if share != _NO_VALUE else ""
+    part = f" ({share})" if share != NO_VALUE else ""
     if not has_bytes:
         crossing = _count(counts.cross_zone_connections, per)
         return f"{crossing}{per} of {connections} cross zones{part}, {failed}"
@@ -346,33 +307,8 @@ def _split(counts: ZoneCounts, *, has_bytes: bool) -> tuple[float, float]:
     return counts.in_zone_connections, counts.cross_zone_connections
 
 
-def show_zone_share(part: float, whole: float) -> str:
-    """Return a share in percent; a dot if there is nothing to share."""
-    if not whole:
-        return _NO_VALUE
-    percent = 100 * part / whole
-    # Neither "0 %" nor "100 %" may stand for almost so.
-    if 0 < percent < 0.95 or 99.05 < percent < 100:
-        return f"{min(max(percent, 0.1), 99.9):.1f} %"
-    return f"{percent:.0f} %"
-
-
 def _count(number: float, per: str) -> str:
     return f"{number:,.1f}" if per and 0 < number < 10 else f"{number:,.0f}"
-
-
-def show_seconds(seconds: float) -> str:
-    """Return a period in its two largest units."""
-    whole = round(seconds)
-    for unit, size, smaller, part in (
-        ("d", 86400, "h", 3600),
-        ("h", 3600, "min", 60),
-        ("min", 60, "s", 1),
-    ):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
 
 
 def _labelled(label: str, text: str, width: int, *, style: str) -> list[Line]:
@@ -421,7 +357,7 @@ def _table(summary: FlowSummary, lines: Sequence[FlowLine], width: int) -> list[
         line = Line(text + " " * (first - cell_len(text)), style="dim" if number == 0 else "")
         for column, cell in zip(columns, cells, strict=True):
             blank = " " * (column.width - cell_len(cell))
-            style = "dim" if number == 0 or cell == _NO_VALUE else column.style
+            style = "dim" if number == 0 or cell == NO_VALUE else column.style
             line.append(f"  {cell}{blank}" if column.is_text else f"  {blank}{cell}", style)
         line.rstrip()
         rendered.append(line)
@@ -439,7 +375,7 @@ def _columns(summary: FlowSummary, lines: Sequence[FlowLine]) -> list[_Column]:
 
     def show(number: float) -> str:
         if not number:
-            return _NO_VALUE
+            return NO_VALUE
         return show_bytes(number) if has_bytes else _count(number, per)
 
     columns = [
@@ -449,7 +385,7 @@ def _columns(summary: FlowSummary, lines: Sequence[FlowLine]) -> list[_Column]:
         _Column(f"conn{per}", [_count(line.shown.connections, per) for line in lines], 1),
         _Column(
             f"failed{per}",
-            [_count(line.shown.failed, per) if line.shown.failed else _NO_VALUE for line in lines],
+            [_count(line.shown.failed, per) if line.shown.failed else NO_VALUE for line in lines],
             4,
             "red",
         ),
@@ -459,7 +395,7 @@ def _columns(summary: FlowSummary, lines: Sequence[FlowLine]) -> list[_Column]:
     if per:
         crossed = [_split(line.total, has_bytes=has_bytes)[1] for line in lines]
         columns.append(_Column("crossed", [show(cross) for cross in crossed], 5))
-    pairs = [make_plain(line.busiest_pair) or _NO_VALUE for line in lines]
+    pairs = [make_plain(line.busiest_pair) or NO_VALUE for line in lines]
     if any(line.busiest_pair for line in lines):
         shortened = [_shorten(pair, 30) for pair in pairs]
         columns.append(_Column("most from → to", shortened, 7, is_text=True))
