@@ -171,7 +171,7 @@ def test_what_is_wrong_with_csv_is_named(text: str, want: str) -> None:
         pytest.param([METADATA, ROW + '"colour":1}'], "unknown field `colour`", id="unknown"),
         pytest.param([METADATA, ROW + '"port":"\\u001b"}'], "port: '\\x1b' has", id="control"),
         pytest.param([METADATA, ROW.replace("service", "x")[:-1] + "}"], "kind: 'x'", id="kind"),
-        pytest.param(['{"hasBytes":true,"start":"now"}'], "start is no time", id="time"),
+        pytest.param(['{"hasBytes":true,"start":"now"}'], "start: 'now' is no time", id="time"),
         pytest.param([METADATA, "[" * 5000], "f, line 2: ", id="deep"),
     ],
 )

@@ -308,16 +308,24 @@ def _add_row(
     counts = [_read_count(row.get(field, ""), field, refuse) for field in (*_COUNTS, *_BYTES)]
     fields: dict[str, Any] = {**texts, "kind": _KINDS[kind]}
     table.add(FlowKey(**fields), FlowCounts(*counts))
-    for field in _TIMES:
-        text = row.get(field, "").strip()
+    start, end = _read_times([row.get(field, "").strip() for field in _TIMES], refuse)
+    if start:
+        table.start = min(table.start or start, start)
+    table.end = max(table.end, end)
+    return not known[0]
+
+
+def _read_times(texts: list[str], refuse: Callable[[str], NoReturn]) -> tuple[float, float]:
+    """Return the ends of a period, 0 for one that is not known."""
+    moments = []
+    for field, text in zip(_TIMES, texts, strict=True):
         moment = parse_moment(text) if text else 0.0
         if moment is None:
-            refuse(f"{field}: {text!r} is no time such as 2026-01-31T12:00:00Z")
-        if moment and field == "start":
-            table.start = min(table.start or moment, moment)
-        elif moment:
-            table.end = max(table.end, moment)
-    return not known[0]
+            refuse(f"{field}: {text[:100]!r} is no time such as 2026-01-31T12:00:00Z")
+        moments.append(moment)
+    if 0 < moments[1] < moments[0]:
+        refuse("end is before start")
+    return moments[0], moments[1]
 
 
 def _read_count(text: str, field: str, refuse: Callable[[str], NoReturn]) -> int:
@@ -335,14 +343,9 @@ def _read_metadata(
         metadata = _METADATA.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as other:
         raise FlowFileError(name, line, str(other if is_first else error)) from None
-    times = [parse_moment(moment) if moment else 0.0 for moment in (metadata.start, metadata.end)]
-    for field, moment in zip(_TIMES, times, strict=True):
-        if moment is None:
-            raise FlowFileError(name, line, f"{field} is no time such as 2026-01-31T12:00:00Z")
+    start, end = _read_times([metadata.start, metadata.end], lambda text: _fail(name, line, text))
     notes = [make_plain(note) for note in metadata.notes[:_MAX_NOTES]]
-    return FlowTable(
-        start=times[0] or 0.0, end=times[1] or 0.0, has_bytes=metadata.has_bytes, notes=notes
-    )
+    return FlowTable(start=start, end=end, has_bytes=metadata.has_bytes, notes=notes)
 
 
 def _split(text: str, name: str, line: int) -> list[str]:

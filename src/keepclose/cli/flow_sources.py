@@ -16,6 +16,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -77,8 +78,21 @@ class FlowSourceError(Exception):
         self.code = code
 
 
+def check_sources(sources: Sequence[str]) -> None:
+    """End the command if a source is named twice, because its flows would count twice."""
+    known: set[str] = set()
+    for source in sources:
+        # NB: the path of a file may be written in several ways.
+        is_path = is_file(source) and source != _STANDARD_INPUT
+        same = str(Path(source).resolve()) if is_path else name_source(source).rstrip("/")
+        if same in known:
+            fail(f"{name_source(source)} is named twice, so its flows would count twice")
+        known.add(same)
+
+
 def read_flow_tables(sources: Sequence[str]) -> list[FlowTable]:
     """Return the tables of several sources; one that cannot be read ends the command."""
+    check_sources(sources)
     tables = []
     for source in sources:
         try:

@@ -18,6 +18,7 @@ from keepclose.cli.exit import ExitCode, fail
 from keepclose.cli.flow_sources import (
     FlowSourceError,
     TextLines,
+    check_sources,
     guess_format,
     name_source,
     read_lines,
@@ -117,13 +118,13 @@ def read(
     """
     from keepclose.accounting.cloud_logs import CloudLog
     from keepclose.accounting.flow_files import FlowFileError
-    from keepclose.accounting.flow_table import FlowTable
 
+    check_sources(files)
     book = _read_book(snapshot or [], cluster_cidr, subnet or [])
     wanted = _read_detail(detail)
     read_aws = _aws_reader(log_format, _read_pairs("--zone-id", zone_id or [], "ID=ZONE"))
     log = CloudLog(is_strict=strict)
-    table = FlowTable(has_bytes=True)
+    tables: list[FlowTable] = []
     logs: list[str] = []
     try:
         for path in files:
@@ -133,7 +134,7 @@ def read(
                 logs.append(path)
                 _read_log(log, lines, path, read_aws if chosen is FlowFormat.AWS else None)
             else:
-                table.merge(_read_table(chosen, lines, path).reduced(wanted))
+                tables += [table.reduced(wanted) for table in _read_tables(chosen, lines, path)]
     except FlowSourceError as error:
         fail(str(error), error.fix, code=error.code)
     except FlowFileError as error:
@@ -144,11 +145,12 @@ def read(
             "check --format, and name the fields of an AWS log with --log-format",
         )
     if logs:
+        logged = log.table(book, detail=wanted)
         if not snapshot:
-            table.notes.append("no --snapshot: Services, pods and nodes have no names")
-        table.merge(log.table(book, detail=wanted))
-    _show(table, output)
-    if not table.rows:
+            logged.notes.insert(0, "no --snapshot: Services, pods and nodes have no names")
+        tables.append(logged)
+    _show(tables, output)
+    if not any(table.rows for table in tables):
         fail(f"no flows in {', '.join(map(name_source, files))}", code=ExitCode.NOTHING)
 
 
@@ -164,10 +166,10 @@ def _choose(file_format: FlowFormat, lines: TextLines, path: str) -> FlowFormat:
     return FlowFormat(guessed)
 
 
-def _read_table(chosen: FlowFormat, lines: TextLines, path: str) -> FlowTable:
-    from keepclose.accounting.flow_files import read_csv, read_json_lines
+def _read_tables(chosen: FlowFormat, lines: TextLines, path: str) -> list[FlowTable]:
+    from keepclose.accounting.flow_files import read_csv_tables, read_json_tables
 
-    reader = read_csv if chosen is FlowFormat.CSV else read_json_lines
+    reader = read_csv_tables if chosen is FlowFormat.CSV else read_json_tables
     return reader(lines, name=name_source(path))
 
 
@@ -285,10 +287,13 @@ def _read_pairs(option: str, texts: list[str], form: str) -> dict[str, str]:
     return pairs
 
 
-def _show(table: FlowTable, output: TableCsvOrLines) -> None:
+def _show(tables: list[FlowTable], output: TableCsvOrLines) -> None:
+    """Print all flows; files of flows keep the period of each table."""
     from keepclose.accounting.flow_files import flow_document, write_csv, write_json_lines
+    from keepclose.accounting.flow_table import merge_tables
     from keepclose.cli.render.flow_reports import print_flow_table
 
+    table = merge_tables(tables)
     match output:
         case TableCsvOrLines.TABLE:
             print_flow_table(table)
@@ -296,9 +301,9 @@ def _show(table: FlowTable, output: TableCsvOrLines) -> None:
         case TableCsvOrLines.JSON:
             echo_json(flow_document(table))
         case TableCsvOrLines.CSV:
-            for line in write_csv(table):
+            for line in write_csv(*tables):
                 echo_document(line)
             show_notes(table)
         case TableCsvOrLines.JSON_LINES:
-            for line in write_json_lines(table):
+            for line in write_json_lines(*tables):
                 echo_document(line)
