@@ -827,6 +827,27 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
+        "flows.agent_pages:MAX_PAGE_BYTES",
+        "bytes",
+        "an answer of a flow agent through the API server",
+        "the agent is named in a note",
+    ),
+    Limit(
+        COMMANDS,
+        "flows.agent_pages:MAX_POD_LIST_BYTES",
+        "bytes",
+        "the list of flow agents",
+        "exit code 4",
+    ),
+    Limit(
+        COMMANDS,
+        "cli.flows_top:MAX_AGENT_ROWS",
+        "count",
+        "rows of all flow agents together",
+        "the other agents are named in a note",
+    ),
+    Limit(
+        COMMANDS,
         "cli.flow_sources:MAX_PROMETHEUS_BYTES",
         "bytes",
         "an answer of Prometheus",

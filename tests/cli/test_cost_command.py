@@ -210,12 +210,68 @@ def test_a_printed_price_table_gives_the_same_costs(tmp_path: Path) -> None:
     assert twice == pytest.approx(2 * document["total"]["observed"])
 
 
-def test_several_sources_are_added() -> None:
+def test_several_sources_are_added(tmp_path: Path) -> None:
     """Agents of several nodes are several sources."""
     options = ("cost", "--prices", "aws", "-o", "json", "--flows", FLOWS)
     once = json.loads(run(*options).stdout)["total"]["observed"]
-    twice = json.loads(run(*options, "--flows", FLOWS).stdout)["total"]["observed"]
+    other = tmp_path / "other.csv"
+    other.write_bytes(Path(FLOWS).read_bytes())
+    twice = json.loads(run(*options, "--flows", str(other)).stdout)["total"]["observed"]
     assert twice == pytest.approx(2 * once)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(FLOWS, FLOWS, id="file"),
+        pytest.param(FLOWS, f"{EXAMPLES}/../flows/flows.csv", id="path"),
+        pytest.param("-", "-", id="standard input"),
+        pytest.param("http://127.0.0.1:1", "http://me:secret@127.0.0.1:1/", id="address"),
+    ],
+)
+def test_a_source_named_twice_is_an_error(first: str, second: str) -> None:
+    """Its flows would count twice, and the bill would be twice as high."""
+    for command in (("cost", "--prices", "aws"), ("flows", "top"), ("verify", "-f", CLUSTER)):
+        result = run(*command, "--flows", first, "--flows", second)
+        assert result.exit_code == ExitCode.BAD_INPUT
+        assert "is named twice" in result.stderr
+        assert "secret" not in result.stderr
+    if "://" not in first:
+        assert "is named twice" in run("flows", "read", first, second).stderr
+
+
+def test_a_period_that_ends_before_its_start_is_an_error() -> None:
+    """Exchanged columns are an error with a line, not flows without a period."""
+    row = "client_zone,endpoint_zone,start,end,request_bytes,response_bytes\na,b,{},{},1,1\n"
+    line = '{{"hasBytes":true,"start":"{}","end":"{}"}}\n'
+    for text, number in ((row, 2), (line, 1)):
+        late, early = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
+        result = run("cost", "--prices", "aws", "--flows", "-", stdin=text.format(late, early))
+        assert result.exit_code == ExitCode.BAD_INPUT
+        assert f"line {number}: end is before start" in result.stderr
+
+
+def test_days_that_were_not_observed_do_not_count(tmp_path: Path) -> None:
+    """Two days with 19 days between them are 48 hours, as two files or as one."""
+    columns = "client_zone,endpoint_zone,start,end,request_bytes,response_bytes\n"
+    days = [
+        f"a,b,2026-01-{day:02}T00:00:00Z,2026-01-{day + 1:02}T00:00:00Z,1000000000,0\n"
+        for day in (1, 21)
+    ]
+    sources = []
+    for number, day in enumerate(days):
+        path = tmp_path / f"{number}.csv"
+        path.write_text(columns + day)
+        sources.append(str(path))
+    joined = tmp_path / "joined.csv"
+    joined.write_text(columns + "".join(days))
+    read = tmp_path / "read.csv"
+    read.write_text(run("flows", "read", *sources, "-o", "csv").stdout)
+    for named in (sources, [str(joined)], [str(read)]):
+        options = [word for source in named for word in ("--flows", source)]
+        document = json.loads(run("cost", "--prices", "aws", "-o", "json", *options).stdout)
+        assert document["period"]["hours"] == 48
+        assert document["total"]["perMonth"] == pytest.approx(2 * 0.02 / 48 * 730)
 
 
 def test_a_period_may_be_named() -> None:
@@ -226,6 +282,9 @@ def test_a_period_may_be_named() -> None:
     hour = run(*options, "--period", "1h", stdin=text).stdout
     assert hour.startswith("14.60 USD a month: ")
     assert "observed: 1 hour\n" in hour
+    assert "--period replaces" not in hour
+    replaced = run("cost", "--prices", "aws", "--flows", FLOWS, "--period", "1h").stdout
+    assert "note: --period replaces the period that the flows name" in replaced
 
 
 @pytest.mark.parametrize(
@@ -338,6 +397,46 @@ def test_a_cluster_has_a_bill_in_one_command(site: Site, tmp_path: Path) -> None
         run("flows", "top", "-o", "csv", "--kubeconfig", str(config)).stdout, encoding="utf-8"
     )
     assert run("cost", "--prices", "aws", "--flows", str(written)).stdout == result.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        pytest.param(b"\xff\xfe<html>", ExitCode.UNREACHABLE, id="garbage"),
+        pytest.param(b'{"items":[{"metadata":{"name":5}}]}', ExitCode.UNREACHABLE, id="types"),
+        pytest.param(b"[" * 200_000, ExitCode.UNREACHABLE, id="deep"),
+        pytest.param(b'{"items":null}', ExitCode.NOTHING, id="null"),
+    ],
+)
+def test_an_odd_list_of_agents_is_one_error(
+    body: bytes, code: ExitCode, site: Site, tmp_path: Path
+) -> None:
+    """A server that is none of Kubernetes does not answer for agents."""
+    config = serve_agents(site, tmp_path)
+    site.answers["/api/v1/pods"] = (200, body)
+    for command in (("flows", "top"), ("cost", "--prices", "aws")):
+        result = run(*command, "--kubeconfig", str(config))
+        assert result.exit_code == code
+        assert (result.stdout, result.stderr.count("error: ")) == ("", 1)
+
+
+def test_a_pod_of_a_tenant_is_no_agent(site: Site, tmp_path: Path) -> None:
+    """A pod with the label in another namespace changes no count, and is named."""
+    config = serve_agents(site, tmp_path, agent_table(1, 1))
+    listed = json.loads(site.answers["/api/v1/pods"][1])
+    fake = {**listed["items"][0], "metadata": {"name": "fake", "namespace": "tenant"}}
+    listed["items"].append(fake)
+    site.answers["/api/v1/pods"] = (200, json.dumps(listed).encode())
+    path = "/api/v1/namespaces/tenant/pods/fake:10247/proxy/flows"
+    site.answers[path] = (200, "".join(write_json_lines(agent_table(1, 500))).encode())
+    cost = ("cost", "--prices", "aws", "--kubeconfig", str(config))
+    result = run(*cost)
+    assert result.stdout.startswith("14.60 USD a month: ")
+    assert "note: not read: tenant/fake" in result.stderr
+    shown = run("flows", "top", "--kubeconfig", str(config)).stdout
+    assert "note: not read: tenant/fake" in shown
+    other = run(*cost, "--agent-namespace", "tenant")
+    assert other.stdout.startswith("7,300.00 USD a month: ")
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from keepclose.accounting.flow_files import write_csv
+import pytest
+
+from keepclose.accounting.flow_files import write_csv, write_json_lines
 from keepclose.accounting.flow_table import FlowCounts, FlowKey, FlowTable
-from keepclose.cli.flows_top import Readings, Tally, find_agent_pages
+from keepclose.cli import flows_top
+from keepclose.cli.flows_top import Readings, Tally
 from keepclose.cli.options import FlowGrouping, FlowOrder
 from keepclose.cli.render.flows_table import summarise
+from keepclose.flows import agent_pages
+from keepclose.flows.agent_pages import find_agents
+from keepclose.kube.errors import BrokenStream
 
 WEB = FlowKey(namespace="shop", service="web", client_zone="zone-a", endpoint_zone="zone-b")
 
@@ -97,13 +105,114 @@ def test_agents_are_found_by_the_port_of_their_pod() -> None:
         }
         for node, phase, ports in pods
     ]
-    pages = find_agent_pages(json.dumps({"items": items}).encode())
+    found = find_agents(json.dumps({"items": items}).encode(), namespace="kube-system")
     path = "/api/v1/namespaces/kube-system/pods/flows-{}/proxy/flows"
-    assert pages == {
+    assert found.notes == []
+    assert found.paths == {
         "n1": path.format("n1:1"),
         "n2": path.format("n2:2"),
         "n3": path.format("n3:10247"),
     }
+
+
+def pod(namespace: str, name: str, node: str, created: str = "", **more: str) -> dict[str, Any]:
+    """Return a running pod with the label of agents."""
+    metadata = {"name": name, "namespace": namespace, "creationTimestamp": created or None, **more}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
+
+
+def test_pods_of_other_namespaces_are_no_agents() -> None:
+    """Any tenant may give a pod the label, so such pods are named and not read."""
+    pods = [pod("kube-system", "flows-a", "n1"), pod("tenant", "fake", "n1")]
+    found = find_agents(json.dumps({"items": pods}).encode(), namespace="kube-system")
+    assert found.paths == {"n1": "/api/v1/namespaces/kube-system/pods/flows-a:10247/proxy/flows"}
+    [note] = found.notes
+    assert "not read: tenant/fake" in note
+    assert "--agent-namespace" in note
+    other = find_agents(json.dumps({"items": pods}).encode(), namespace="tenant")
+    assert other.paths == {"n1": "/api/v1/namespaces/tenant/pods/fake:10247/proxy/flows"}
+
+
+def test_the_newest_agent_of_a_node_is_read() -> None:
+    """During an update a node has two pods; one that is being deleted counts no more."""
+    pods = [
+        pod("x", "new", "n1", "2026-01-02T00:00:00Z"),
+        pod("x", "old", "n1", "2026-01-01T00:00:00Z"),
+        pod("x", "gone", "n2", "2026-01-03T00:00:00Z", deletionTimestamp="2026-01-03T00:00:00Z"),
+        pod("x", "here", "n2", "2026-01-01T00:00:00Z"),
+    ]
+    found = find_agents(json.dumps({"items": pods}).encode(), namespace="x")
+    assert [path.split("/")[6] for path in found.paths.values()] == ["new:10247", "here:10247"]
+    assert found.notes == ["n1 has the agents x/new, x/old: only x/new is read"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\xff\xfe<html>", b'{"items":[{"metadata":{"name":5}}]}', b"[" * 200_000, b"{}", b""],
+)
+def test_an_odd_list_of_pods_is_an_error(body: bytes) -> None:
+    """A server that is none of Kubernetes must not end in a traceback."""
+    with pytest.raises(ValueError, match="the answer is no list of pods"):
+        find_agents(body, namespace="x")
+
+
+def test_an_empty_list_may_be_null() -> None:
+    """Go writes an empty list so."""
+    assert find_agents(b'{"items":null}', namespace="x").paths == {}
+
+
+class PagesOfAgents:
+    """A client that answers with pages of given sizes, as the real one within limits."""
+
+    def __init__(self, **sizes: int) -> None:
+        self.sizes = sizes
+        self.reading = self.most_at_once = 0
+
+    async def raw(self, method: str, path: str, *, query: object, max_bytes: int) -> bytes:
+        """Answer a request."""
+        del method, query
+        if path == "/api/v1/pods":
+            return json.dumps({"items": [pod("x", name, name) for name in self.sizes]}).encode()
+        size = self.sizes[path.split("/")[6].partition(":")[0]]
+        self.reading += max_bytes
+        self.most_at_once = max(self.most_at_once, self.reading)
+        await asyncio.sleep(0)
+        self.reading -= max_bytes
+        if size > max_bytes:
+            raise BrokenStream("host", f"the answer has more than {max_bytes} bytes")
+        return b"x" * size
+
+
+def test_pages_of_agents_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pages are read at once, a large one alone, and one beyond the limit not at all."""
+    monkeypatch.setattr(agent_pages, "_SMALL_PAGE_BYTES", 10)
+    monkeypatch.setattr(agent_pages, "MAX_PAGE_BYTES", 50)
+    monkeypatch.setattr(agent_pages, "_AT_ONCE", 4)
+    taken: dict[str, int] = {}
+
+    def take(name: str, page: bytes) -> str:
+        taken[name] = len(page)
+        return "odd" if name == "a1" else ""
+
+    client = PagesOfAgents(**{f"a{number}": 5 for number in range(20)}, large=40, endless=1000)
+    reader: Any = agent_pages.PageReader(client, take)  # type: ignore[arg-type]
+    asyncio.run(reader.read(namespace="x"))
+    assert (len(taken), taken["large"]) == (21, 40)
+    assert client.most_at_once <= 50
+    assert reader.errors == {
+        "a1": "odd",
+        "endless": "host: the answer has more than 50 bytes",
+    }
+
+
+def test_rows_of_agents_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of thousands of agents are in memory at the same time."""
+    monkeypatch.setattr(flows_top, "MAX_AGENT_ROWS", 2)
+    pages = flows_top._Pages()
+    page = "".join(write_json_lines(table(1))).encode()
+    assert [pages.take(name, page) for name in ("a", "b")] == ["", ""]
+    assert pages.take("c", page) == "all agents together have more than 2 rows"
+    assert sorted(pages.tables) == ["a", "b"]
 
 
 def test_a_file_is_shown_once(tmp_path: Path) -> None:

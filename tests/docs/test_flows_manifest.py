@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from keepclose.cli.flows_top import AGENT_LABEL, find_agent_pages
+from keepclose.cli.options import AGENT_NAMESPACE
+from keepclose.flows.agent_pages import AGENT_LABEL, find_agents
 from support.netns import namespaces_or_skip
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
@@ -61,7 +62,8 @@ def test_commands_find_the_agents() -> None:
         "spec": template["spec"] | {"nodeName": "n1"},
         "status": {"phase": "Running"},
     }
-    [path] = find_agent_pages(json.dumps({"items": [pod]}).encode()).values()
+    found = find_agents(json.dumps({"items": [pod]}).encode(), namespace=AGENT_NAMESPACE)
+    [path] = found.paths.values()
     host, _, port = option("metrics-bind-address").rpartition(":")
     assert path == f"/api/v1/namespaces/kube-system/pods/flows-x:{port}/proxy/flows"
     assert host == "0.0.0.0"  # noqa: S104

@@ -14,6 +14,8 @@ import typer
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, fail
 from keepclose.cli.flow_sources import NO_CLUSTER, FlowSources, read_flow_tables
 from keepclose.cli.options import (
+    AGENT_NAMESPACE,
+    AgentNamespace,
     ChosenCluster,
     Kubeconfig,
     KubeContext,
@@ -72,6 +74,7 @@ def cost(
     ] = CostFormat.TABLE,
     kubeconfig: Kubeconfig = None,
     context: KubeContext = "",
+    agent_namespace: AgentNamespace = AGENT_NAMESPACE,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Show what traffic between zones costs.
@@ -96,11 +99,11 @@ def cost(
     price_table = _read_prices(prices)
     if flows and (kubeconfig or context):
         fail("--flows: name sources or a cluster, not both")
-    tables = (
-        read_flow_tables(flows)
-        if flows
-        else _read_agents(choose_cluster(kubeconfig, context, data_dir, other=NO_CLUSTER))
-    )
+    if flows:
+        tables = read_flow_tables(flows)
+    else:
+        cluster = choose_cluster(kubeconfig, context, data_dir, other=NO_CLUSTER)
+        tables = _read_agents(cluster, agent_namespace)
     if period:
         _set_period(tables, read_duration("--period", period))
     notes = dict.fromkeys(note for table in tables for note in table.notes)
@@ -124,15 +127,16 @@ def cost(
             echo_document(write_cost_csv(report))
 
 
-def _read_agents(cluster: ChosenCluster) -> list[FlowTable]:
+def _read_agents(cluster: ChosenCluster, namespace: str) -> list[FlowTable]:
     from keepclose.cli.flows_top import fail_unread, read_agents
 
-    readings = read_agents(cluster)
+    readings = read_agents(cluster, namespace)
     if not readings.tables:
         fail_unread(readings)
     agents = "agent" if len(readings.tables) == 1 else "agents"
     say(
         f"flows: {len(readings.tables):,} {agents} of {cluster.name}",
+        *(f"note: {note}" for note in readings.notes),
         *(
             f"warning: {name}: {why}, so its flows are missing"
             for name, why in readings.errors.items()
@@ -180,6 +184,9 @@ def _set_period(tables: list[FlowTable], seconds: float) -> None:
     """Let all tables be of the same period, of this length."""
     if seconds <= 0:
         fail("--period: it must be longer than 0")
+    known = [table for table in tables if table.seconds]
+    if known:
+        known[0].notes.append("--period replaces the period that the flows name")
     end = max((table.end for table in tables), default=0.0) or seconds
     for table in tables:
         table.start, table.end = end - seconds, end

@@ -10,18 +10,28 @@ and its last counts stay.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
-from urllib.parse import parse_qsl
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, NoReturn
 
 import typer
 
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail
-from keepclose.cli.flow_sources import NO_CLUSTER, WALK_QUERY, is_file, name_source, name_tables
+from keepclose.cli.flow_sources import (
+    NO_CLUSTER,
+    FlowSourceError,
+    TextLines,
+    check_sources,
+    is_file,
+    load_flow_tables,
+    name_source,
+    name_tables,
+)
 from keepclose.cli.options import (
+    AGENT_NAMESPACE,
+    AgentNamespace,
     ChosenCluster,
     FlowGrouping,
     FlowOrder,
@@ -36,19 +46,14 @@ if TYPE_CHECKING:
     from keepclose.accounting.flow_table import FlowTable
     from keepclose.cli.render.flows_table import FlowReading
     from keepclose.cli.render.screen import Screen
-    from keepclose.kube.client import Client
     from keepclose.kube.connection import ConnectionSettings
 
 _DEFAULT_LINES: Final = 20
 # Above the lines of Services: at most six of sums, a blank one and the header; below, two of notes.
 _OTHER_LINES: Final = 10
 _LEAST_INTERVAL_S: Final = 0.2
-AGENT_LABEL: Final = "app.kubernetes.io/name=keepclose-flows"
-AGENT_PORT: Final = 10247
-"""The port of an agent whose pod names none."""
-_PORT_NAMES: Final = ("metrics", "http-metrics", "pages")
-_AT_ONCE: Final = 16
-_WALK: Final = tuple(parse_qsl(WALK_QUERY))
+MAX_AGENT_ROWS: Final = 1_000_000
+"""The most rows of all agents together; in memory they take about 600 MiB."""
 
 
 class FlowsFormat(StrEnum):
@@ -65,6 +70,8 @@ class Readings(NamedTuple):
 
     tables: dict[str, FlowTable]
     errors: dict[str, str]
+    notes: Sequence[str] = ()
+    """What was not read, for people."""
 
 
 ReadAll = Callable[[], Readings]
@@ -111,6 +118,7 @@ def top(
     ] = FlowsFormat.TABLE,
     kubeconfig: Kubeconfig = None,
     context: KubeContext = "",
+    agent_namespace: AgentNamespace = AGENT_NAMESPACE,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Show which Services send how much across zones.
@@ -126,7 +134,7 @@ def top(
         read_all: ReadAll = _NamedSources(flows)
     else:
         cluster = choose_cluster(kubeconfig, context, data_dir, other=NO_CLUSTER)
-        read_all = partial(read_agents, cluster)
+        read_all = partial(read_agents, cluster, agent_namespace)
     if service:
         read_all = _of_service(read_all, service)
     first = read_all()
@@ -152,7 +160,7 @@ class Tally:
     def __init__(self, first: Readings) -> None:
         self._tables = dict(first.tables)
         self._time = time.monotonic()
-        self.reading = self._make(None, 0.0, first.errors)
+        self.reading = self._make(None, 0.0, first)
 
     def take(self, readings: Readings) -> None:
         """Take new tables; a source that is not among them keeps its last one."""
@@ -164,17 +172,20 @@ class Tally:
         }
         later = count_between(self._tables, counters)
         self._tables |= readings.tables
-        self.reading = self._make(later, now - self._time, readings.errors)
+        self.reading = self._make(later, now - self._time, readings)
         self._time = now
 
-    def _make(self, later: FlowTable | None, seconds: float, errors: dict[str, str]) -> FlowReading:
+    def _make(self, later: FlowTable | None, seconds: float, readings: Readings) -> FlowReading:
         from keepclose.accounting.flow_table import FlowTable
         from keepclose.cli.render.flows_table import FlowReading
 
         total = FlowTable()
         for table in self._tables.values():
             total.merge(table)
-        total.notes += [f"{source} does not answer: {why}" for source, why in errors.items()]
+        total.notes += readings.notes
+        total.notes += [
+            f"{source} does not answer: {why}" for source, why in readings.errors.items()
+        ]
         return FlowReading(total, later, seconds, len(self._tables), tuple(self._tables.values()))
 
 
@@ -250,7 +261,7 @@ def _of_service(read_all: ReadAll, service: str) -> ReadAll:
         if not any(table.rows for table in tables.values()):
             for table in [*tables.values()][:1]:
                 table.notes = [*table.notes, f"no flows of {wanted} were counted"]
-        return Readings(tables, readings.errors)
+        return Readings(tables, readings.errors, readings.notes)
 
     return read
 
@@ -259,14 +270,13 @@ class _NamedSources:
     """Reads the sources of --flows; one that cannot be read at first ends the command."""
 
     def __init__(self, sources: list[str]) -> None:
+        check_sources(sources)
         self._sources = sources
         self._still: dict[str, FlowTable] = {}
         """Files and standard input, which can be read once only."""
         self._has_read = False
 
     def __call__(self) -> Readings:
-        from keepclose.cli.flow_sources import FlowSourceError, load_flow_tables
-
         readings = Readings(dict(self._still), {})
         for source in self._sources:
             if self._has_read and is_file(source):
@@ -285,19 +295,17 @@ class _NamedSources:
         return readings
 
 
-def read_agents(cluster: ChosenCluster) -> Readings:
+def read_agents(cluster: ChosenCluster, namespace: str) -> Readings:
     """Return the tables of the agents of a cluster; one that does not answer ends the command."""
     if cluster.lab is not None:
         return _read_lab(cluster.lab)
     import asyncio
 
-    import msgspec
-
     from keepclose.kube.errors import KubeError
 
     try:
-        return asyncio.run(_read_cluster(cluster.connection))
-    except (KubeError, msgspec.DecodeError) as error:
+        return asyncio.run(_read_cluster(cluster.connection, namespace))
+    except (KubeError, ValueError) as error:
         fail(
             f"{cluster.url} does not list the flow agents: {error}",
             NO_CLUSTER,
@@ -305,92 +313,60 @@ def read_agents(cluster: ChosenCluster) -> Readings:
         )
 
 
+class _Pages:
+    """Parses pages of agents, whose rows are bounded together."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, FlowTable] = {}
+        self._rows = 0
+
+    def take(self, name: str, page: bytes) -> str:
+        """Keep the flows of a page; return why they cannot be kept, "" if they are."""
+        from keepclose.accounting.flow_files import FlowFileError, read_json_lines
+
+        try:
+            table = read_json_lines(TextLines(page, name), name=name)
+        except (FlowFileError, FlowSourceError) as error:
+            return str(error)
+        if self._rows + len(table) > MAX_AGENT_ROWS:
+            return f"all agents together have more than {MAX_AGENT_ROWS:,} rows"
+        self._rows += len(table)
+        self.tables[name] = table
+        return ""
+
+
 def _read_lab(data_dir: Path) -> Readings:
     answer = ask_lab(data_dir, "flows")
-    return _parse(answer["flows"], dict(answer["errors"]))
+    pages, errors = _Pages(), dict(answer["errors"])
+    for name, page in answer["flows"].items():
+        if why := pages.take(name, page.encode()):
+            errors[name] = why
+    return Readings(pages.tables, errors)
 
 
-def _parse(pages: dict[str, str], errors: dict[str, str]) -> Readings:
-    from keepclose.accounting.flow_files import FlowFileError, read_json_lines
-
-    tables = {}
-    for name, page in pages.items():
-        try:
-            tables[name] = read_json_lines(page.splitlines(), name=name)
-        except FlowFileError as error:
-            errors[name] = str(error)
-    return Readings(tables, errors)
-
-
-async def _read_cluster(settings: ConnectionSettings) -> Readings:
-    """Return the tables of all agents of a cluster, through its API server; raises KubeError."""
-    import asyncio
-
+async def _read_cluster(settings: ConnectionSettings, namespace: str) -> Readings:
+    """Return the tables of all agents of a namespace; raises KubeError and ValueError."""
+    from keepclose.flows.agent_pages import PageReader
     from keepclose.kube.clock import SystemClock
     from keepclose.kube.connection import connect
-    from keepclose.kube.errors import KubeError
 
-    pages: dict[str, str] = {}
-    errors: dict[str, str] = {}
-    slots = asyncio.Semaphore(_AT_ONCE)
-
-    async def read(client: Client, name: str, path: str) -> None:
-        async with slots:
-            try:
-                pages[name] = (await client.raw("GET", path, query=_WALK)).decode()
-            except (KubeError, UnicodeDecodeError) as error:
-                errors[name] = str(error)
-
+    pages = _Pages()
     async with connect(settings, clock=SystemClock()) as client:
-        listed = await client.raw("GET", "/api/v1/pods", query=(("labelSelector", AGENT_LABEL),))
-        async with asyncio.TaskGroup() as group:
-            for name, path in find_agent_pages(listed).items():
-                group.create_task(read(client, name, path))
-    return _parse(pages, errors)
-
-
-def find_agent_pages(pod_list: bytes) -> dict[str, str]:
-    """Return the path of each agent's flows at the API server, by node, from a list of pods.
-
-    Raises DecodeError of msgspec if it is no list of pods. Pods that do not run are left out.
-    """
-    import msgspec
-
-    # NB: structs of a module would load msgspec for --help, and those of a function need values of
-    # annotations, which are strings here.
-    make: Any = msgspec.defstruct
-    many: Any = list
-    port = make("Port", [("container_port", int), ("name", str, "")], rename="camel")
-    container = make("Container", [("ports", many[port], [])])
-    spec = make(
-        "Spec", [("node_name", str, ""), ("containers", many[container], [])], rename="camel"
-    )
-    meta_of_pod = make("Meta", [("name", str), ("namespace", str)])
-    status = make("Status", [("phase", str, "")])
-    pod_type = make("Pod", [("metadata", meta_of_pod), ("spec", spec), ("status", status)])
-    pods: Any = msgspec.json.decode(pod_list, type=make("Pods", [("items", many[pod_type])]))
-    found = {}
-    for pod in pods.items:
-        if pod.status.phase != "Running":
-            continue
-        ports = {
-            port.name: port.container_port for each in pod.spec.containers for port in each.ports
-        }
-        named = [ports[name] for name in _PORT_NAMES if name in ports]
-        number = (named or [*ports.values()] or [AGENT_PORT])[0]
-        meta = pod.metadata
-        path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}:{number}/proxy/flows"
-        found[pod.spec.node_name or meta.name] = path
-    return found
+        reader = PageReader(client, pages.take)
+        await reader.read(namespace=namespace)
+    return Readings(pages.tables, reader.errors, reader.notes)
 
 
 def fail_unread(readings: Readings) -> NoReturn:
     """End the command because no source has answered."""
+    from keepclose.flows.agent_pages import AGENT_LABEL
+
     if readings.errors:
         source, why = next(iter(readings.errors.items()))
         fail(f"{source} does not answer: {why}", code=ExitCode.UNREACHABLE)
     fail(
-        f"the cluster runs no pod with the label {AGENT_LABEL}",
+        f"the cluster runs no pod with the label {AGENT_LABEL} in this namespace",
+        *readings.notes,
         "run the agents: docs/howto/flows.md, or name a source with --flows",
         code=ExitCode.NOTHING,
     )

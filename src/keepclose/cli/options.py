@@ -42,6 +42,15 @@ Kubeconfig = Annotated[
 KubeContext = Annotated[
     str, typer.Option("--context", metavar="NAME", help="The context of the kubeconfig.")
 ]
+AGENT_NAMESPACE: Final = "kube-system"
+"""Where docs/howto/flows.yaml runs the agents."""
+AgentNamespace = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="The namespace of the flow agents; pods with their label elsewhere are not read.",
+    ),
+]
 StartingThreshold = Annotated[
     float,
     typer.Option(

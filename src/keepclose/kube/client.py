@@ -206,9 +206,15 @@ class _Reader:
         query: Sequence[tuple[str, str]] = (),
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        max_bytes: int = 0,
     ) -> bytes:
-        """Return the body of the answer to any request, such as GET /version or /readyz."""
-        request = ApiRequest(method, path, tuple(query), dict(headers or {}), body)
+        """Return the body of the answer to any request, such as GET /version or /readyz.
+
+        An answer of more than `max_bytes` is a BrokenStream; 0 means the limit of the transport.
+        """
+        request = ApiRequest(
+            method, path, tuple(query), dict(headers or {}), body, max_bytes=max_bytes
+        )
         return await self._sender.fetch(request, repeatable=method in ("GET", "HEAD"))
 
     async def close(self) -> None:

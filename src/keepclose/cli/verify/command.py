@@ -7,6 +7,8 @@ by agents, in files, by Prometheus, or by probe pods that it creates for the pur
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -16,10 +18,13 @@ from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail
 from keepclose.cli.flow_sources import (
     FlowSources,
     check_observable,
+    check_sources,
     name_tables,
     read_flow_tables,
 )
 from keepclose.cli.options import (
+    AGENT_NAMESPACE,
+    AgentNamespace,
     ChosenCluster,
     Kubeconfig,
     KubeContext,
@@ -144,6 +149,7 @@ def verify(
         bool, typer.Option("--yes", help="Let --probe create pods in a cluster that is no lab.")
     ] = False,
     output: OutputFormat = TableOrJson.TABLE,
+    agent_namespace: AgentNamespace = AGENT_NAMESPACE,
     data_dir: DataDir = DEFAULT_DIR,
 ) -> None:
     """Compare where traffic goes with where it should go.
@@ -170,7 +176,8 @@ def verify(
         assert source.connection is not None  # noqa: S101 - checked with the options
         table = probe_service(source.connection, inventory, options, is_lab=source.lab is not None)
     else:
-        table = _observe(flows, source, observe_s)
+        read = partial(_read_flows, flows, source, agent_namespace)
+        table = _observe(read, flows, observe_s)
     answer = _judge(
         inventory,
         table,
@@ -291,24 +298,29 @@ def _read_gates(text: str, source: ClusterSource) -> FeatureGates:
     return FeatureGates(frozenset(gate for gate in Gate if gate.value in names))
 
 
-def _observe(flows: list[str], source: ClusterSource, seconds: float) -> FlowTable:
+def _observe(
+    read_flows: Callable[[], dict[str, FlowTable]], flows: list[str], seconds: float
+) -> FlowTable:
     """Return all flows, or those of the next seconds."""
     from keepclose.accounting.flow_table import count_between, merge_tables
 
     if not seconds:
-        return merge_tables(_read_flows(flows, source).values())
+        return merge_tables(read_flows().values())
     check_observable(flows)
-    before = _read_flows(flows, source)
+    before = read_flows()
     import time
 
     say(f"observing for {seconds:g} s", err=True)
     time.sleep(seconds)
-    return count_between(before, _read_flows(flows, source))
+    return count_between(before, read_flows())
 
 
-def _read_flows(flows: list[str], source: ClusterSource) -> dict[str, FlowTable]:
+def _read_flows(
+    flows: list[str], source: ClusterSource, agent_namespace: str
+) -> dict[str, FlowTable]:
     """Return the tables of all sources that answer."""
     if flows:
+        check_sources(flows)
         tables: dict[str, FlowTable] = {}
         for name in flows:
             tables |= name_tables(name, read_flow_tables([name]))
@@ -320,7 +332,10 @@ def _read_flows(flows: list[str], source: ClusterSource) -> dict[str, FlowTable]
             "--flows: nothing says where traffic went",
             "name the flows with --flows FILE, or of an agent with --flows http://HOST:PORT",
         )
-    readings = read_agents(ChosenCluster(source.name, source.connection, source.lab))
+    cluster = ChosenCluster(source.name, source.connection, source.lab)
+    readings = read_agents(cluster, agent_namespace)
+    for note in readings.notes:
+        say(f"note: {note}", err=True)
     if readings.errors and not readings.tables:
         fail(
             f"none of the {len(readings.errors)} agents can be read",

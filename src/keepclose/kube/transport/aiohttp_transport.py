@@ -149,13 +149,20 @@ class AioResponse:
     """An answer of aiohttp that raises errors of `kube.errors`."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, *, host: str, clock: Clock, deadline: float | None
+        self,
+        response: aiohttp.ClientResponse,
+        *,
+        host: str,
+        clock: Clock,
+        deadline: float | None,
+        max_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         self._response = response
         self._transport = response.connection.transport if response.connection else None
         self._host = host
         self._clock = clock
         self._deadline = deadline
+        self._max_bytes = max_bytes
 
     @property
     def status(self) -> int:
@@ -176,7 +183,7 @@ class AioResponse:
             raise explain_fault(error, self._host) from error
 
     async def _read_whole(self) -> bytes:
-        most = MAX_ANSWER_BYTES if self.status < 300 else MAX_FAILURE_BYTES
+        most = self._max_bytes if self.status < 300 else MAX_FAILURE_BYTES
         chunks: list[bytes] = []
         left = most
         while chunk := await self._response.content.readany():
@@ -306,7 +313,13 @@ class AioTransport:
             )
         except FAULTS as error:
             raise explain_fault(error, self._host, proxy=self._proxy_shown) from error
-        return AioResponse(response, host=self._host, clock=self._clock, deadline=deadline)
+        return AioResponse(
+            response,
+            host=self._host,
+            clock=self._clock,
+            deadline=deadline,
+            max_bytes=request.max_bytes or MAX_ANSWER_BYTES,
+        )
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._is_closed:

@@ -73,7 +73,8 @@ class ApiRequest(msgspec.Struct, frozen=True):
     """One request, without the server it goes to.
 
     The path begins with "/" and is percent-encoded; the query is not. The timeout covers reading
-    the whole answer, or only its headers if it is streaming; None means no limit.
+    the whole answer, or only its headers if it is streaming; None means no limit. `max_bytes` is
+    the largest answer; 0 means that of the transport.
     """
 
     method: str
@@ -83,6 +84,7 @@ class ApiRequest(msgspec.Struct, frozen=True):
     body: bytes | None = None
     timeout: float | None = None
     streaming: bool = False
+    max_bytes: int = 0
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
