@@ -438,7 +438,7 @@ class AgentsHandler(ApiHandler):
 def agent_pod(name: str) -> dict[str, Any]:
     """Return a running pod of an agent."""
     return {
-        "metadata": {"name": name, "namespace": "x"},
+        "metadata": {"name": name, "namespace": "kube-system"},
         "spec": {"nodeName": f"node-{name}"},
         "status": {"phase": "Running"},
     }
