@@ -6,15 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from keepclose.accounting.address_book import (
-    MAX_REMEMBERED,
     MAX_UNOWNED,
-    REMEMBERED_S,
     UNOWNED_S,
     AddressBook,
-    OwnerKind,
     workload_of,
 )
 from keepclose.accounting.flow_table import NO_ZONE
+from keepclose.accounting.owner_history import MAX_REMEMBERED, REMEMBERED_S, OwnerKind
 from keepclose.model.endpointslice.types import EndpointPort
 from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.service.types import ServicePort

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from keepclose.accounting.address_book import AddressBook, OwnerKind
+from keepclose.accounting.address_book import AddressBook
+from keepclose.accounting.owner_history import OwnerKind
 from keepclose.flows.name_sources import RANGE_WAIT_S, NameSources, SteadyTime
 from keepclose.flows.settings import FlowSettings
 from keepclose.kube.client import Client

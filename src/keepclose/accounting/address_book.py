@@ -1,38 +1,29 @@
 """Whose address is it, and since when: pods, endpoints, nodes, Services and named subnets.
 
 Pods are replaced within seconds and their addresses are used again, so an address is looked up by
-the time of the connection. An owner is recorded from the moment at which the API reports it until
-the moment at which the API reports its end. Both are late by the delay of a watch, and an address
-without an owner at some moment belongs to the next one: its pod runs before the API says so. But a
-connection is seen a moment after it began, so within a second the address is still its last one's.
+the time of the connection, in histories of owners.
 
 Sources, the best first: the node itself; the pod itself; an endpoint of a slice; the pod CIDR of a
 node; a subnet that a user named. The node comes first because pods in its network, and endpoints of
 Services such as default/kubernetes, have its address too: the address remains that of the node, and
-only the port tells which Service is behind it. Owners that ended are kept for ten minutes, in
-bounded number. Addresses are packed bytes, 4 or 16, as the kernel has them.
+only the port tells which Service is behind it. Addresses are packed bytes, 4 or 16, as the kernel
+has them.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Iterable
-from enum import IntEnum
 from ipaddress import ip_address, ip_network
-from math import inf
 from typing import Final, NamedTuple
 
 from keepclose.accounting.flow_table import NO_ZONE, UNKNOWN
+from keepclose.accounting.owner_history import AddressOwner, Frontend, OwnerHistory, OwnerKind
 from keepclose.model.addresses import parse_lenient
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
 
-REMEMBERED_S: Final = 600.0
-MAX_REMEMBERED: Final = 20_000
-LATE_S: Final = 1.0
-"""How long after the end of an owner connections are seen that began before."""
 UNOWNED_S: Final = 300.0
 """How long an address that has no owner is remembered after its last connection."""
 MAX_UNOWNED: Final = 10_000
@@ -40,128 +31,6 @@ PROTOCOLS: Final = {1: "ICMP", 6: "TCP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
 NUMBERS: Final = {name: number for number, name in PROTOCOLS.items()}
 _ENDED_PHASES: Final = ("Succeeded", "Failed")
 _TEMPLATE_HASH: Final = "pod-template-hash"
-
-
-class OwnerKind(IntEnum):
-    """What an address belongs to; of several records the least kind counts."""
-
-    NODE = 1
-    POD = 2
-    ENDPOINT = 3
-    """An endpoint of a slice, whose pod is not watched or does not exist."""
-    POD_RANGE = 4
-    """No owner of its own: an address in the pod CIDR of a node, such as that of its bridge."""
-    SUBNET = 5
-
-
-class AddressOwner(NamedTuple):
-    """The owner of an address."""
-
-    kind: OwnerKind
-    name: str
-    """namespace/name of a pod, the name of a node, or the CIDR of a subnet."""
-    node: str = ""
-    zone: str = UNKNOWN
-    workload: str = ""
-    """namespace/name of what made the pod."""
-
-
-class Frontend(NamedTuple):
-    """A port of a Service, by one of its addresses."""
-
-    service: NamespacedName
-    port: str
-    """The name of the port, or its number."""
-    endpoint: str = ""
-    """namespace/name of the pod that serves it, if an address of an endpoint was looked up."""
-
-
-class _Record(NamedTuple):
-    since: float
-    until: float
-    priority: int
-    source: Hashable
-    owner: AddressOwner | Frontend
-
-
-class _History:
-    """Records by key, each with its time; those that ended long ago are dropped."""
-
-    def __init__(self) -> None:
-        self._records: dict[Hashable, list[_Record]] = {}
-        self._keys: dict[Hashable, frozenset[Hashable]] = {}
-        """The keys at which a source has a record that has not ended."""
-        self._ended: deque[tuple[float, Hashable]] = deque()
-
-    def set(
-        self,
-        source: Hashable,
-        owners: dict[Hashable, AddressOwner] | dict[Hashable, Frontend],
-        *,
-        priority: int,
-        at: float,
-    ) -> None:
-        """Make these the only records of a source from now on."""
-        before = self._keys.get(source, frozenset())
-        if owners:
-            self._keys[source] = frozenset(owners)
-        else:
-            self._keys.pop(source, None)
-        for key in before - owners.keys():
-            self._end(key, source, at)
-        for key, owner in owners.items():
-            records = self._records.setdefault(key, [])
-            for record in records:
-                if record.source == source and record.until == inf:
-                    is_known = record.owner == owner and record.priority == priority
-                    break
-            else:
-                is_known = False
-            if not is_known:
-                # NB: a pod may get the address of another one within a single change of a slice.
-                self._end(key, source, at)
-                records.append(_Record(at, inf, priority, source, owner))
-        self._forget(at)
-
-    def find(self, key: Hashable, at: float) -> AddressOwner | Frontend | None:
-        """Return the best record of that time, else one that has just ended, else the next one."""
-        records = self._records.get(key)
-        if records is None:
-            return None
-        if len(records) == 1:
-            return records[0].owner if records[0].until > at - LATE_S else None
-        alive = [record for record in records if record.until > at]
-        present = [record for record in alive if record.since <= at]
-        if present:
-            return min(present, key=lambda record: (record.priority, -record.since)).owner
-        recent = [record for record in records if at >= record.until > at - LATE_S]
-        if recent:
-            return max(recent, key=lambda record: (record.until, -record.priority)).owner
-        if alive:
-            return min(alive, key=lambda record: (record.since, record.priority)).owner
-        return None
-
-    def has(self, key: Hashable) -> bool:
-        """Whether there is a record of any time that is remembered."""
-        return key in self._records
-
-    def _end(self, key: Hashable, source: Hashable, at: float) -> None:
-        records = self._records.get(key, [])
-        for index, record in enumerate(records):
-            if record.source == source and record.until == inf:
-                records[index] = record._replace(until=at)
-                self._ended.append((at, key))
-
-    def _forget(self, at: float) -> None:
-        while self._ended and (
-            self._ended[0][0] < at - REMEMBERED_S or len(self._ended) > MAX_REMEMBERED
-        ):
-            until, key = self._ended.popleft()
-            records = [record for record in self._records.get(key, ()) if record.until > until]
-            if records:
-                self._records[key] = records
-            else:
-                self._records.pop(key, None)
 
 
 class AddressBook:
@@ -174,10 +43,10 @@ class AddressBook:
 
         Raises ValueError for a text that is no CIDR.
         """
-        self._owners = _History()
-        self._frontends = _History()
-        self._node_ports = _History()
-        self._endpoint_ports = _History()
+        self._owners = OwnerHistory()
+        self._frontends = OwnerHistory()
+        self._node_ports = OwnerHistory()
+        self._endpoint_ports = OwnerHistory()
         self._zones: dict[str, str] = {}
         self._node_ranges: dict[str, tuple[_Range, ...]] = {}
         self._nodes_by_range: dict[_Range, str] = {}

@@ -25,12 +25,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from keepclose.accounting.address_book import (
-    PROTOCOLS,
-    AddressBook,
-    Frontend,
-    OwnerKind,
-)
+from keepclose.accounting.address_book import PROTOCOLS, AddressBook
 from keepclose.accounting.flow_table import (
     HOST,
     NO_ZONE,
@@ -39,6 +34,7 @@ from keepclose.accounting.flow_table import (
     FlowKey,
     FlowKind,
 )
+from keepclose.accounting.owner_history import Frontend, OwnerKind
 
 TUNNEL_PORTS: Final = frozenset((4789, 6081, 8472, 51820, 51821, 51871))
 """VXLAN (two ports), Geneve, WireGuard (three ports), all UDP."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from keepclose.accounting.address_book import AddressBook, OwnerKind, show_address
+from keepclose.accounting.address_book import AddressBook, show_address
 from keepclose.accounting.attribution import Connection, NotCounted, attribute
 from keepclose.accounting.flow_files import FlowFileError
 from keepclose.accounting.flow_table import (
@@ -38,6 +38,7 @@ from keepclose.accounting.flow_table import (
     FlowTable,
     is_zone,
 )
+from keepclose.accounting.owner_history import OwnerKind
 
 MAX_LOGGED_CONNECTIONS: Final = 300_000
 """The most connections of one reading; in memory they take about 400 MiB."""
