@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepclose.accounting.address_book import AddressBook
-from keepclose.accounting.flow_table import ZONES_ONLY, FlowCounts
+from keepclose.accounting.flow_table import OUTSIDE, UNKNOWN, ZONES_ONLY, FlowCounts, FlowKind
 from keepclose.flows.flow_rows import FlowRows
 from keepclose.flows.ledger import Ledger, LedgerState
 from keepclose.system.conntrack import SEEN_REPLY, TrackedConnection
+from support import builders
 
 OUTSIDE_ADDRESS = bytes((8, 8, 8, 8))
 UNNAMED = bytes((10, 9, 9, 9))
@@ -187,6 +188,61 @@ def test_the_list_of_waiting_connections_is_bounded() -> None:
     assert (ledger.waiting, ledger.forced) == (3, 5)
     ledger.tick(at=99.0, wait_s=10.0, is_synced=True)
     assert total(ledger).connections == 8
+
+
+@pytest.mark.parametrize(
+    ("is_synced", "want"),
+    [
+        pytest.param(False, (FlowKind.UNKNOWN, UNKNOWN), id="the API server is gone"),
+        pytest.param(True, (FlowKind.EGRESS, OUTSIDE), id="all names are known"),
+    ],
+)
+def test_connections_beyond_the_limit_are_outside_only_if_all_names_are_known(
+    *, is_synced: bool, want: tuple[FlowKind, str]
+) -> None:
+    """A connection that no longer waits does not count as egress while the API server is gone."""
+    ledger = new_ledger(most_waiting=3)
+    ledger.tick(at=0.0, wait_s=10.0, is_synced=is_synced)
+    for number in range(8):
+        ledger.on_new(tracked(number, destination=UNNAMED), at=0.0)
+    rows = ledger.rows.table(start=0, end=0, has_bytes=True).rows
+    assert {(key.kind, key.endpoint_zone): counts.connections for key, counts in rows.items()} == {
+        want: 5
+    }
+    assert ledger.waiting == 3
+
+
+def test_connections_of_the_node_itself_wait_for_its_zone() -> None:
+    """Until Nodes are listed, the zone of the node's own addresses is awaited, within the limit."""
+    own = bytes((10, 0, 0, 1))
+    book = AddressBook()
+    book.set_own_addresses("n1", [own], at=0.0)
+    rows = FlowRows(book, node="n1", detail=ZONES_ONLY, now=lambda: 1.0, has_all_names=False)
+    ledger = Ledger(rows, most_waiting=3)
+    loopback = tracked(9)._replace(source=bytes((127, 0, 0, 1)), destination=bytes((127, 0, 0, 1)))
+    ledger.on_new(loopback._replace(reply_source=loopback.destination), at=0.0)
+    for number in range(3):
+        ledger.on_new(tracked(number, destination=own), at=0.0)
+    assert (ledger.waiting, ledger.forced) == (3, 1)
+    book.set_node(builders.node("n1", zone="zone-a"), at=1.0)
+    ledger.tick(at=1.0, wait_s=10.0, is_synced=True)
+    assert ledger.waiting == 0
+    table = ledger.rows.table(start=0, end=0, has_bytes=True)
+    assert {(key.kind, key.endpoint_zone): counts.connections for key, counts in table} == {
+        (FlowKind.LOCAL, UNKNOWN): 1,
+        (FlowKind.NODE, "zone-a"): 3,
+    }
+
+
+def test_a_wrong_node_name_makes_no_connection_wait() -> None:
+    """Once all names are known, a node without a Node has no zone, and nothing waits for it."""
+    ledger = new_ledger()
+    ledger.tick(at=0.0, wait_s=10.0, is_synced=False)
+    ledger.on_new(tracked(1), at=0.0)
+    assert ledger.waiting == 1
+    ledger.tick(at=1.0, wait_s=10.0, is_synced=True)
+    ledger.on_new(tracked(2), at=2.0)
+    assert (ledger.waiting, total(ledger).connections) == (0, 2)
 
 
 def test_an_address_without_an_owner_is_waited_for_once() -> None:

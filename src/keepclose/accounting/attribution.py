@@ -86,20 +86,30 @@ class _Party(NamedTuple):
 
 
 def attribute(
-    connection: Connection, book: AddressBook, *, node: str, may_wait: bool
+    connection: Connection,
+    book: AddressBook,
+    *,
+    node: str,
+    may_wait: bool,
+    has_all_names: bool = True,
 ) -> FlowKey | NotCounted:
     """Return the flow of a connection that this node's kernel tracks, with all detail.
 
-    Return WAIT only if `may_wait`: when an address or a Service is not known (yet).
+    Return WAIT only if `may_wait`: when an address or a Service is not known (yet). Without
+    `has_all_names` an address that has no owner in the book is unknown, and not outside.
     """
     at = connection.at
-    client = _party(connection.source, book, at, node)
-    server = _party(connection.reply_source, book, at, node)
+    client = _party(connection.source, book, at, node, has_all_names=has_all_names)
+    server = _party(connection.reply_source, book, at, node, has_all_names=has_all_names)
     translated = connection.is_translated
     frontend = _frontend(connection, book, node)
     if translated and frontend is None and may_wait:
         return NotCounted.WAIT
     if _is_on_link(connection.destination) and not translated:
+        if not has_all_names:
+            if may_wait and client.is_waiting:
+                return NotCounted.WAIT
+            client = _without_guess(client)
         own = client.name or HOST
         return _key(connection, FlowKind.LOCAL, None, client=client, server=client, name=own)
     if may_wait and (client.is_waiting or server.is_waiting):
@@ -115,6 +125,8 @@ def attribute(
     )
     if not counts_translated and not _counts_plain(client, server):
         return NotCounted.ELSEWHERE
+    if not has_all_names:
+        client, server = _without_guess(client), _without_guess(server)
     kind = _kind(frontend, server, translated=translated)
     behind = None
     if kind is FlowKind.POD or server.kind is OwnerKind.NODE:
@@ -173,10 +185,13 @@ def _kind(frontend: Frontend | None, server: _Party, *, translated: bool) -> Flo
     return FlowKind.UNKNOWN
 
 
-def _party(address: bytes, book: AddressBook, at: float, node: str) -> _Party:
+def _party(
+    address: bytes, book: AddressBook, at: float, node: str, *, has_all_names: bool
+) -> _Party:
     if _is_loopback(address):
         own = book.zone_of(node)
-        return _Party(own, node, "", "", OwnerKind.NODE, is_local=True)
+        waits = own == UNKNOWN and not has_all_names
+        return _Party(own, node, "", "", OwnerKind.NODE, is_local=True, is_waiting=waits)
     owner = book.owner_of(address, at)
     if owner is None:
         if book.is_of_cluster(address):
@@ -186,8 +201,18 @@ def _party(address: bytes, book: AddressBook, at: float, node: str) -> _Party:
             OUTSIDE, is_waiting=not _is_public(address) and not book.is_unowned(address, at)
         )
     is_local = owner.node == node and owner.kind is not OwnerKind.SUBNET
-    waits = owner.kind is OwnerKind.POD_RANGE and is_local
+    # NB: interfaces have a node before its Node is listed, which has the zone.
+    waits = (owner.kind is OwnerKind.POD_RANGE and is_local) or (
+        owner.zone == UNKNOWN and not has_all_names
+    )
     return _Party(owner.zone, owner.node, owner.name, owner.workload, owner.kind, is_local, waits)
+
+
+def _without_guess(party: _Party) -> _Party:
+    """Return a side whose owner is awaited with an unknown zone: it may be anywhere."""
+    if party.is_waiting and party.kind is None:
+        return party._replace(zone=UNKNOWN)
+    return party
 
 
 def _key(

@@ -50,7 +50,7 @@ class FlowKind(StrEnum):
     LOCAL = "local"
     """Loopback, link-local and multicast addresses, which do not leave the node's link."""
     UNKNOWN = "unknown"
-    """An address in the ranges of the cluster that has no known owner."""
+    """An address that has no known owner and is not outside for certain."""
 
 
 UNSUMMED_KINDS: Final = (FlowKind.TUNNEL, FlowKind.LOCAL)

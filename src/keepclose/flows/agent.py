@@ -74,6 +74,7 @@ class FlowAgent:
             detail=settings.detail,
             now=now,
             most=settings.most_flows,
+            has_all_names=False,
         )
         self.ledger = Ledger(rows, most_waiting=settings.most_waiting)
         self.sources = NameSources(self.book, settings, client=client, clock=clock, now=now)
@@ -156,6 +157,8 @@ class FlowAgent:
         if wrong is not None:
             raise UnknownNodeError(wrong)
         self.ledger.ignores_past = False
+        # NB: before the walk, so that connections beyond the limit of waiting are not unknown.
+        self.ledger.tick(at=self._clock.monotonic(), wait_s=0.0, is_synced=True)
         if not await self.collector.walk():
             raise ConntrackUnavailableError(
                 "the kernel's table of connections could not be read", "try again"
@@ -189,8 +192,10 @@ class FlowAgent:
                 "the API server has not answered yet; connections wait for names, "
                 f"at most {self._settings.most_waiting:,}"
             )
+        self._tick_once()
         while not await self.collector.walk():
             await self._clock.sleep(_RETRY_S)
+            self._tick_once()
 
     def find_problem(self) -> str:
         """Return why counts are not those of the node that is meant; "" if they are."""

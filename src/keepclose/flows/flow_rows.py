@@ -42,11 +42,16 @@ class FlowRows:
         detail: Detail,
         now: Callable[[], float],
         most: int = 50_000,
+        has_all_names: bool = True,
     ) -> None:
-        """Take the owners of addresses, and a clock that never goes back, in epoch seconds."""
+        """Take the owners of addresses, and a clock that never goes back, in epoch seconds.
+
+        Without `has_all_names` the cluster has owners that are not known yet.
+        """
         self._book, self._node, self._detail = book, node, detail
         self._now = now
         self._most = most
+        self._has_all_names = has_all_names
         self.keys: list[FlowKey] = [FlowKey(), FlowKey()]
         self.counts: list[FlowCounts] = [FlowCounts(), FlowCounts()]
         """By place; what is ignored or waits has counts that no reader sees."""
@@ -58,6 +63,14 @@ class FlowRows:
     def changes(self) -> int:
         """How often the owners of addresses changed."""
         return self._book.changes
+
+    def set_has_all_names(self, has_all_names: bool) -> bool:
+        """Record whether all owners of the cluster are known; return whether that is a change."""
+        if has_all_names is self._has_all_names:
+            return False
+        self._has_all_names = has_all_names
+        self._recent.clear()
+        return True
 
     def place(self, tracked: TrackedConnection) -> int:
         """Return the place of a connection that is seen for the first time."""
@@ -85,7 +98,13 @@ class FlowRows:
 
     def settle(self, connection: Connection, *, may_wait: bool) -> int:
         """Return the place of a connection, WAITING only if it may wait."""
-        flow = attribute(connection, self._book, node=self._node, may_wait=may_wait)
+        flow = attribute(
+            connection,
+            self._book,
+            node=self._node,
+            may_wait=may_wait,
+            has_all_names=self._has_all_names,
+        )
         if flow is NotCounted.WAIT:
             return WAITING
         if flow is NotCounted.ELSEWHERE:

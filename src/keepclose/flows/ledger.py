@@ -211,8 +211,11 @@ class Ledger:
         """Forget old ends, and look for the names of waiting connections again.
 
         A connection that has waited for `wait_s` is attributed as far as its addresses have names,
-        unless the caches are not synced.
+        unless the caches are not synced. Until the next call, connections beyond the limit are then
+        attributed to unknown zones.
         """
+        if self.rows.set_has_all_names(is_synced):
+            self._tried_changes = -1
         if not self._is_walking and at - self._rotated_at >= ENDED_REMEMBERED_S:
             self._rotated_at = at
             self._rotate()
