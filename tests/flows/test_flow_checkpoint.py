@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from keepclose.accounting.attribution import Connection
+from keepclose.accounting.flow_table import FlowCounts, FlowKey
 from keepclose.flows.checkpoint import (
     Checkpoint,
     CheckpointError,
+    LedgerState,
+    WaitingState,
     encode_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
-from keepclose.flows.ledger import LedgerState
 
 STATE = LedgerState([], [], [], b"", b"", b"", b"", [])
 CONTENT = Checkpoint("boot-1", 7, 1.0, 2.0, STATE, lost=3)
+IP = bytes((10, 0, 0, 1))
+CONNECTION = Connection(6, IP, 1, IP, 2, IP, 2, 1.0)
+FULL_STATE = LedgerState(
+    [FlowKey()],
+    [FlowCounts(1)],
+    [b"k1", b"k2"],
+    array("Q", [1, 2]).tobytes(),
+    array("Q", [3, 4]).tobytes(),
+    array("I", [2, 1]).tobytes(),
+    bytes((0, 1)),
+    [WaitingState(CONNECTION, FlowCounts(1), 1), WaitingState(CONNECTION, FlowCounts(1), -1)],
+)
+FULL = Checkpoint("boot-1", 7, 1.0, 2.0, FULL_STATE, [(FlowKey(), FlowCounts(1))])
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -61,6 +80,71 @@ def test_connections_of_another_kernel_are_refused(
 def test_a_broken_file_is_kept_aside(tmp_path: Path, data: bytes) -> None:
     """A file that does not match its checksum is reported, renamed, and never replaced."""
     path = tmp_path / "flows"
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"kept as flows\.broken"):
+        read_checkpoint(path, boot="boot-1", namespace=7)
+    assert (tmp_path / "flows.broken").read_bytes() == data
+    assert not path.exists()
+
+
+def test_a_full_content_is_read(tmp_path: Path) -> None:
+    """Open and waiting connections, flows and what was shown of them are read as written."""
+    path = tmp_path / "flows"
+    write_checkpoint(path, encode_checkpoint(FULL))
+    assert read_checkpoint(path, boot="boot-1", namespace=7) == FULL
+
+
+def waiting(*entries: tuple[Connection, int]) -> dict[str, Any]:
+    """Return waiting connections with their rows as a change of the ledger's state."""
+    return {"waiting": [WaitingState(seen, FlowCounts(1), row) for seen, row in entries]}
+
+
+@pytest.mark.parametrize(
+    ("change", "ledger"),
+    [
+        pytest.param({"lost": -1}, {}, id="a negative number"),
+        pytest.param({"gap_s": float("inf")}, {}, id="an infinite gap"),
+        pytest.param({"start": float("nan")}, {}, id="a start that is no number"),
+        pytest.param({"start": 1e300}, {}, id="a start in the far future"),
+        pytest.param({"boot_s": -1.0}, {}, id="a time before the boot"),
+        pytest.param({"shown": [(FlowKey(), FlowCounts(2))]}, {}, id="more shown than counted"),
+        pytest.param({"shown": [(FlowKey(port="x"), FlowCounts())]}, {}, id="shown, not counted"),
+        pytest.param({"shown": [(FlowKey(), FlowCounts())] * 2}, {}, id="shown twice"),
+        pytest.param({}, {"counts": [FlowCounts(-5)]}, id="a negative count"),
+        pytest.param({}, {"counts": [FlowCounts(1 << 63)]}, id="a count that is too large"),
+        pytest.param({}, {"counts": [FlowCounts((1 << 63) - 1)]}, id="a sum that is too large"),
+        pytest.param({}, {"counts": []}, id="a flow without counts"),
+        pytest.param(
+            {},
+            {"flows": [FlowKey()] * 2, "counts": [FlowCounts(), FlowCounts(1)]},
+            id="a flow twice",
+        ),
+        pytest.param({}, {"unobserved": -1}, id="a negative number of the ledger"),
+        pytest.param({}, {"keys": [b"k1", b"k1"]}, id="a connection twice"),
+        pytest.param({}, {"flags": b"\0\2"}, id="an unknown flag"),
+        pytest.param({}, {"requests": b"123"}, id="half a number"),
+        pytest.param({}, {"responses": b""}, id="columns of different lengths"),
+        pytest.param({}, {"places": array("I", [9, 1]).tobytes()}, id="a missing flow"),
+        pytest.param({}, waiting((CONNECTION, 1), (CONNECTION, 1)), id="two waiting of one row"),
+        pytest.param({}, waiting(), id="a waiting connection that is missing"),
+        pytest.param({}, waiting((CONNECTION, 1), (CONNECTION, -2)), id="a row that is none"),
+        pytest.param({}, waiting((CONNECTION._replace(source=b"zzz"), 1)), id="a short address"),
+        pytest.param(
+            {}, waiting((CONNECTION._replace(reply_source_port=1 << 16), 1)), id="a large port"
+        ),
+        pytest.param({}, waiting((CONNECTION._replace(protocol=-1), 1)), id="a protocol below 0"),
+        pytest.param(
+            {}, waiting((CONNECTION._replace(at=float("inf")), 1)), id="a connection of no time"
+        ),
+    ],
+)
+def test_a_content_that_no_agent_writes_is_kept_aside(
+    tmp_path: Path, change: dict[str, Any], ledger: dict[str, Any]
+) -> None:
+    """A checkpoint whose checksum is right and whose content is wrong is reported and renamed."""
+    path = tmp_path / "flows"
+    state = msgspec.structs.replace(FULL_STATE, **ledger)
+    data = encode_checkpoint(msgspec.structs.replace(FULL, **{"ledger": state, **change}))
     path.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"kept as flows\.broken"):
         read_checkpoint(path, boot="boot-1", namespace=7)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from keepclose.accounting.address_book import AddressBook
 from keepclose.accounting.flow_table import OUTSIDE, UNKNOWN, ZONES_ONLY, FlowCounts, FlowKind
+from keepclose.flows.checkpoint import LedgerState
 from keepclose.flows.flow_rows import FlowRows
-from keepclose.flows.ledger import Ledger, LedgerState
+from keepclose.flows.ledger import Ledger
 from keepclose.system.conntrack import SEEN_REPLY, TrackedConnection
 from support import builders
 

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
+
+from keepclose.model.json_values import INT64_MAX
 
 # No zone of a cluster can have such a name: label values have no brackets.
 OUTSIDE: Final = "(outside)"
@@ -32,6 +34,8 @@ HOST: Final = "(node)"
 
 LATEST_S: Final = 253_402_300_799
 """The latest time of a flow, the end of the year 9999, in seconds of the Unix epoch."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
+"""A number that only grows, as decoders check it."""
 
 
 class FlowKind(StrEnum):
@@ -97,13 +101,13 @@ class FlowKey(NamedTuple):
 class FlowCounts(msgspec.Struct):
     """How many connections and bytes a flow has; failed connections are among `connections`."""
 
-    connections: int = 0
-    refused: int = 0
+    connections: Count = 0
+    refused: Count = 0
     """Connections that the endpoint refused."""
-    unanswered: int = 0
+    unanswered: Count = 0
     """Connections that ended without a packet from the endpoint."""
-    request_bytes: int = 0
-    response_bytes: int = 0
+    request_bytes: Count = 0
+    response_bytes: Count = 0
 
     @property
     def total_bytes(self) -> int:
@@ -120,13 +124,7 @@ class FlowCounts(msgspec.Struct):
 
     def since(self, before: FlowCounts) -> FlowCounts:
         """Return what was counted after an earlier reading; all of it if a count fell."""
-        if (
-            self.connections < before.connections
-            or self.refused < before.refused
-            or self.unanswered < before.unanswered
-            or self.request_bytes < before.request_bytes
-            or self.response_bytes < before.response_bytes
-        ):
+        if self.has_fallen_since(before):
             before = FlowCounts()
         return FlowCounts(
             self.connections - before.connections,
@@ -134,6 +132,16 @@ class FlowCounts(msgspec.Struct):
             self.unanswered - before.unanswered,
             self.request_bytes - before.request_bytes,
             self.response_bytes - before.response_bytes,
+        )
+
+    def has_fallen_since(self, before: FlowCounts) -> bool:
+        """Whether any count is less than at an earlier reading."""
+        return (
+            self.connections < before.connections
+            or self.refused < before.refused
+            or self.unanswered < before.unanswered
+            or self.request_bytes < before.request_bytes
+            or self.response_bytes < before.response_bytes
         )
 
     @property

@@ -266,15 +266,12 @@ class FlowAgent:
             checkpoint = read_checkpoint(
                 path, boot=boot_id(), namespace=self._inside(own_namespace)
             )
-            if checkpoint is None:
-                return False
-            try:
-                self.ledger.load(checkpoint.ledger, at=self._clock.monotonic())
-            except ValueError as error:
-                raise CheckpointError(f"{path} cannot be used: {error}") from None
         except CheckpointError as error:
             _log.warning("counts begin at 0", reason=str(error))
             return False
+        if checkpoint is None:
+            return False
+        self.ledger.load(checkpoint.ledger, at=self._clock.monotonic())
         self._start = checkpoint.start
         gap_s = max(0.0, seconds_since_boot() - checkpoint.boot_s)
         self._gap_s = checkpoint.gap_s + gap_s

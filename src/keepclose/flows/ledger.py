@@ -22,7 +22,8 @@ from typing import Final
 import msgspec
 
 from keepclose.accounting.attribution import Connection
-from keepclose.accounting.flow_table import FlowCounts, FlowKey
+from keepclose.accounting.flow_table import FlowCounts
+from keepclose.flows.checkpoint import UNCOUNTED, LedgerState, WaitingState
 from keepclose.flows.flow_rows import IGNORED, WAITING, FlowRows
 from keepclose.system.conntrack import SEEN_REPLY, TrackedConnection
 
@@ -31,8 +32,6 @@ MAX_ENDED: Final = 100_000
 _TCP: Final = 6
 _ANSWERED_PROTOCOLS: Final = frozenset((6, 17, 132))
 """Protocols in which a connection without a packet of the endpoint failed: TCP, UDP, SCTP."""
-_UNCOUNTED: Final = 1
-"""The flag of a connection from before the first start, of which only later bytes count."""
 _GENERATIONS: Final = 256
 
 
@@ -44,29 +43,6 @@ class _Waiting(msgspec.Struct, eq=False):
     row: int
     """-1 once it has ended."""
     since: float
-
-
-class WaitingState(msgspec.Struct, frozen=True, array_like=True):
-    """A waiting connection in a checkpoint; its row is an index into the open connections."""
-
-    connection: Connection
-    counts: FlowCounts
-    row: int
-
-
-class LedgerState(msgspec.Struct, frozen=True):
-    """All that a ledger knows, for a checkpoint; columns are arrays in the machine's order."""
-
-    flows: list[FlowKey]
-    counts: list[FlowCounts]
-    keys: list[bytes]
-    requests: bytes
-    responses: bytes
-    places: bytes
-    """Indexes of flows, counted from 2: 0 and 1 are IGNORED and WAITING."""
-    flags: bytes
-    waiting: list[WaitingState]
-    unobserved: int = 0
 
 
 class Ledger:
@@ -115,7 +91,7 @@ class Ledger:
         key = tracked.key
         row = self._open.get(key)
         if row is not None:
-            if self._flags[row] & _UNCOUNTED:
+            if self._flags[row] & UNCOUNTED:
                 # The first walk was faster than the event.
                 self._flags[row] = 0
                 self._add_connection(row, self._requests[row], self._responses[row])
@@ -253,22 +229,10 @@ class Ledger:
 
     def load(self, state: LedgerState, *, at: float) -> None:
         """Continue from a state; raises ValueError if it contradicts itself."""
-        columns = (array("Q"), array("Q"), array("I"))
-        for column, data in zip(
-            columns, (state.requests, state.responses, state.places), strict=True
-        ):
-            column.frombytes(data)
-        lengths = {len(state.keys), len(state.flags), *(len(column) for column in columns)}
-        if len(lengths) != 1 or len(state.flows) != len(state.counts):
-            raise ValueError("its columns have different lengths")
-        if any(place >= len(state.flows) + 2 for place in columns[2]):
-            raise ValueError("a connection has a flow that is missing")
-        waiting_rows = {entry.row for entry in state.waiting if entry.row >= 0}
-        if waiting_rows != {i for i, place in enumerate(columns[2]) if place == WAITING}:
-            raise ValueError("its waiting connections are not those that are open")
+        requests, responses, state_places = state.columns()
         places = [IGNORED, WAITING, *self.rows.load(state.flows, state.counts)]
-        self._requests, self._responses = columns[0], columns[1]
-        self._places = array("I", [places[place] for place in columns[2]])
+        self._requests, self._responses = requests, responses
+        self._places = array("I", [places[place] for place in state_places])
         self._open = {key: row for row, key in enumerate(state.keys)}
         self._flags = bytearray(state.flags)
         self._generations = bytearray(self._present() * len(state.keys))
@@ -288,7 +252,7 @@ class Ledger:
         self._requests[row] = tracked.request_bytes
         self._responses[row] = tracked.response_bytes
         if self.ignores_past:
-            self._flags[row] = _UNCOUNTED
+            self._flags[row] = UNCOUNTED
         else:
             self._add_connection(row, tracked.request_bytes, tracked.response_bytes)
 
