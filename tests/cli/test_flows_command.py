@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from keepclose.flows.checkpoint import CheckpointFile
 from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
@@ -49,6 +50,27 @@ def test_bad_options_are_named(arguments: tuple[str, ...], want: str) -> None:
     done = run_flows(*arguments)
     assert done.returncode == 2
     assert want in done.stderr
+
+
+def test_a_checkpoint_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    """A directory, and a file that another agent has locked, end the command with code 2."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], current-context: c, "
+        "contexts: [{name: c, context: {cluster: c}}]}"
+    )
+    options = ("--kubeconfig", str(kubeconfig), "--metrics-bind-address", "none")
+    done = run_flows(*options, "--checkpoint", str(tmp_path))
+    assert done.returncode == 2
+    assert f"--checkpoint: {tmp_path} is a directory" in done.stderr
+    first = CheckpointFile(tmp_path / "flows")
+    first.open()
+    try:
+        done = run_flows(*options, "--checkpoint", str(first.path))
+    finally:
+        first.close()
+    assert done.returncode == 2
+    assert f"is used by another agent, process {os.getpid()}" in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="reading the kernel's connections needs root")

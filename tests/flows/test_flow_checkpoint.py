@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
+import subprocess
+import sys
 from array import array
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from keepclose.accounting.attribution import Connection
 from keepclose.accounting.flow_table import FlowCounts, FlowKey
 from keepclose.flows.checkpoint import (
     Checkpoint,
     CheckpointError,
+    CheckpointFile,
+    CheckpointUnavailableError,
     LedgerState,
     WaitingState,
     encode_checkpoint,
@@ -150,3 +158,110 @@ def test_a_content_that_no_agent_writes_is_kept_aside(
         read_checkpoint(path, boot="boot-1", namespace=7)
     assert (tmp_path / "flows.broken").read_bytes() == data
     assert not path.exists()
+
+
+def test_a_file_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
+    """A directory, a pipe, a path below a file and a directory that is missing are refused."""
+    (tmp_path / "file").write_text("x")
+    os.mkfifo(tmp_path / "pipe")
+    for name, want in (
+        ("", "is a directory"),
+        ("pipe", "is no regular file"),
+        ("file/flows", "cannot be written: Not a directory"),
+        ("missing/flows", "cannot be written: No such file"),
+        ("n" * 250, "cannot be written: File name too long"),
+    ):
+        with pytest.raises(CheckpointUnavailableError, match=want):
+            CheckpointFile(tmp_path / name).open()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "pipe"]
+
+
+def test_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
+    """Opening removes temporary files of this checkpoint, and nothing else."""
+    kept = ["flows", ".flows.0123", ".other.01234567", ".flows.0123456z"]
+    for name in (*kept, ".flows.01234567", ".flows.89abcdef"):
+        (tmp_path / name).write_text("x")
+    file = CheckpointFile(tmp_path / "flows")
+    file.open()
+    file.close()
+    names = {entry.name for entry in tmp_path.iterdir()}
+    assert names == {*kept, ".flows.lock"}
+
+
+def test_two_agents_do_not_use_one_file(tmp_path: Path) -> None:
+    """The second one is refused with the process of the first, until that has closed the file."""
+    first, second = CheckpointFile(tmp_path / "flows"), CheckpointFile(tmp_path / "flows")
+    first.open()
+    with pytest.raises(CheckpointUnavailableError, match=f"another agent, process {os.getpid()}"):
+        second.open()
+    first.close()
+    first.close()
+    second.open()
+    second.close()
+
+
+def test_the_lock_of_a_killed_agent_is_gone(tmp_path: Path) -> None:
+    """The kernel releases the lock of a process that was killed."""
+    program = (
+        "import sys, pathlib; from keepclose.flows.checkpoint import CheckpointFile; "
+        "CheckpointFile(pathlib.Path(sys.argv[1])).open(); print('open', flush=True); "
+        "sys.stdin.read()"
+    )
+    path = tmp_path / "flows"
+    file = CheckpointFile(path)
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        with pytest.raises(CheckpointUnavailableError, match=f"process {process.pid}"):
+            file.open()
+        process.kill()
+    file.open()
+    file.close()
+
+
+def test_each_kind_of_failure_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures are counted and have a reason; the log has each kind, and the end, once."""
+    file = CheckpointFile(tmp_path / "flows")
+    causes = [errno.ENOSPC, errno.EIO, errno.ENOSPC, errno.EIO]
+
+    def fail(path: Path, data: bytes) -> None:
+        del path, data
+        cause = causes.pop(0)
+        raise OSError(cause, os.strerror(cause), f".flows.{len(causes):08x}")
+
+    with capture_logs() as logs:
+        with monkeypatch.context() as patch:
+            patch.setattr("keepclose.flows.checkpoint.write_checkpoint", fail)
+            while causes:
+                assert not asyncio.run(file.save(b"x"))
+        assert (file.failures, "Input/output error" in file.problem) == (4, True)
+        assert asyncio.run(file.save(b"x"))
+        assert asyncio.run(file.save(b"x"))
+    assert (file.failures, file.problem) == (4, "")
+    assert [log.get("error", log["event"]) for log in logs] == [
+        "No space left on device",
+        "Input/output error",
+        "the checkpoint is written again",
+    ]
+
+
+def test_a_full_disk_at_the_start_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may have room again, so the agent starts and says that nothing is saved."""
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("keepclose.flows.checkpoint._test_write", fail)
+    file = CheckpointFile(tmp_path / "flows")
+    file.open()
+    assert (file.failures, "No space left" in file.problem) == (1, True)
+    file.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 import socket
 import struct
@@ -10,9 +12,17 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from keepclose.accounting.flow_table import Detail, FlowCounts, FlowKey, FlowKind
 from keepclose.flows.agent import FlowAgent
+from keepclose.flows.checkpoint import (
+    Checkpoint,
+    LedgerState,
+    boot_id,
+    encode_checkpoint,
+    own_namespace,
+)
 from keepclose.flows.process import flow_pages
 from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
@@ -157,6 +167,49 @@ async def test_a_killed_agent_loses_and_doubles_nothing(tmp_path: Path) -> None:
     assert 2000 < after[WEB].request_bytes - before[WEB].request_bytes + 1000 < 3000
     (gap_s,) = re.findall(r"^keepclose_flows_gap_seconds_total (\S+)$", metrics, re.MULTILINE)
     assert float(gap_s) > 0
+
+
+async def test_a_checkpoint_that_cannot_be_written_keeps_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages show what was saved last, a metric counts failures, and the agent is not ready."""
+
+    def fail(path: Path, data: bytes) -> None:
+        del path, data
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with flow_bed() as bed, bed.listen():
+        async with bed.agent(checkpoint=tmp_path / "flows") as agent:
+            bed.connect(SERVICE, 80).close()
+            before = dict(await flows_of(agent))
+            with monkeypatch.context() as patch:
+                patch.setattr("keepclose.flows.checkpoint.write_checkpoint", fail)
+                bed.connect(SERVICE, 80).close()
+                during = await flows_of(agent)
+                problem, metrics = agent.find_problem(), agent.metrics.page().decode()
+            after = await flows_of(agent)
+            assert agent.find_problem() == ""
+    assert before[WEB].connections == during[WEB].connections == 1
+    assert after[WEB].connections == 2
+    assert "cannot be written: No space left on device" in problem
+    assert "\nkeepclose_flows_checkpoint_failures_total 1\n" in metrics
+
+
+async def test_a_forged_checkpoint_is_put_aside(tmp_path: Path) -> None:
+    """An agent starts at 0 with one warning if the content of its checkpoint is impossible."""
+    path = tmp_path / "flows"
+    with flow_bed() as bed, bed.listen():
+        state = LedgerState([WEB], [FlowCounts(-5)], [], b"", b"", b"", b"", [])
+        namespace = bed.node.do(own_namespace)
+        forged = Checkpoint(boot_id(), namespace, 1.0, 1.0, state, gap_s=float("inf"))
+        path.write_bytes(encode_checkpoint(forged))
+        with capture_logs() as logs:
+            async with bed.agent(checkpoint=path) as agent:
+                bed.connect(SERVICE, 80).close()
+                rows = await flows_of(agent)
+    assert rows[WEB].connections == 1
+    assert (tmp_path / "flows.broken").exists()
+    assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["counts begin at 0"]
 
 
 async def test_a_page_before_the_first_walk_counts_no_past() -> None:

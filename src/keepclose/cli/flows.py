@@ -133,8 +133,9 @@ def flows(
     """Count connections and bytes of this node, by Service and zone.
 
     Needs the capability NET_ADMIN and the node's own network namespace. Runs until it is stopped.
-    Exit codes: 0 stopped or done, 2 bad input or no connection tracking, 3 no Node of that name
-    (with --once), 4 the cluster does not answer or denies access, 5 no rights.
+    Exit codes: 0 stopped or done, 2 bad input, no connection tracking or a checkpoint that another
+    agent uses, 3 no Node of that name (with --once), 4 the cluster does not answer or denies
+    access, 5 no rights.
     """
     if context.invoked_subcommand is not None:
         return
@@ -238,6 +239,7 @@ def _run(
     from keepclose.cli.startup import log_to_standard_error
     from keepclose.flows import process
     from keepclose.flows.agent import UnknownNodeError
+    from keepclose.flows.checkpoint import CheckpointUnavailableError
     from keepclose.flows.collector import ConntrackUnavailableError
     from keepclose.kube.errors import ApiError, BrokenStream, ConfigError, Forbidden, Unauthorized
     from keepclose.runtime.pages import ListenError
@@ -256,6 +258,8 @@ def _run(
     except ConntrackUnavailableError as error:
         code = ExitCode.PRIVILEGE if error.needs_privilege else ExitCode.BAD_INPUT
         fail(str(error), error.fix, code=code)
+    except CheckpointUnavailableError as error:
+        fail(f"--checkpoint: {error}", error.fix)
     except UnknownNodeError as error:
         fail(str(error), error.fix, code=ExitCode.NOTHING)
     except (Forbidden, Unauthorized) as error:

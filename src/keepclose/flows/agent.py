@@ -2,7 +2,7 @@
 
 With a checkpoint it shows only what the checkpoint holds, so that a crash never makes a count fall:
 the next process begins with what was shown. A scrape writes the checkpoint first, at most once a
-second. If it cannot be written, counts stay as they are, and the log says why.
+second. If it cannot be written, counts stay as they are, and log, metrics and /readyz say so.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from keepclose.accounting.flow_table import FlowTable
 from keepclose.flows.checkpoint import (
     Checkpoint,
     CheckpointError,
+    CheckpointFile,
     boot_id,
     encode_checkpoint,
     own_namespace,
     read_checkpoint,
     seconds_since_boot,
-    write_checkpoint,
 )
 from keepclose.flows.collector import Collector, ConntrackUnavailableError, Inside, run_here
 from keepclose.flows.flow_rows import FlowRows
@@ -35,7 +35,6 @@ from keepclose.kube.clock import Clock
 from keepclose.runtime.program import Parts
 from keepclose.system.conntrack import enable_accounting
 from keepclose.system.netlink import interface_addresses
-from keepclose.system.threads import finish_in_thread
 
 REFRESH_S: Final = 1.0
 """The least time between two checkpoints or two walks that requests cause."""
@@ -94,20 +93,23 @@ class FlowAgent:
         self._refreshing = asyncio.Lock()
         self._refreshed_at: float | None = None
         self._walked_at = 0.0
-        self._failure = ""
+        path = settings.checkpoint
+        self._file = None if path is None else CheckpointFile(path)
         self.table = FlowTable(start=self._start, end=self._start)
         """All flows, as of the last refresh."""
         self._shown_table = FlowTable()
         self._counts = AgentCounts()
         self.metrics = FlowMetrics(
-            settings.detail, table=lambda: self._shown_table, counts=lambda: self._counts
+            settings.detail, table=lambda: self._shown_table, counts=self._shown_counts
         )
 
     def open(self) -> None:
         """Begin to receive events, and read the checkpoint.
 
-        Raises ConntrackUnavailableError.
+        Raises ConntrackUnavailableError and CheckpointUnavailableError.
         """
+        if self._file is not None:
+            self._file.open()
         self.collector.open()
         state = self.collector.state
         if state is not None and not state.accounts:
@@ -118,8 +120,10 @@ class FlowAgent:
         self._publish()
 
     def close(self) -> None:
-        """Stop receiving events. Idempotent."""
+        """Stop receiving events, and release the checkpoint. Idempotent."""
         self.collector.close()
+        if self._file is not None:
+            self._file.close()
 
     async def run(self) -> None:
         """Count until cancelled; then write a last checkpoint."""
@@ -198,9 +202,11 @@ class FlowAgent:
             self._tick_once()
 
     def find_problem(self) -> str:
-        """Return why counts are not those of the node that is meant; "" if they are."""
+        """Return why counts are old, or not those of the node that is meant; else ""."""
         wrong = self.sources.find_wrong_name(self._addresses)
-        return "" if wrong is None else f"{wrong.problem}; {wrong.fix}"
+        if wrong is not None:
+            return f"{wrong.problem}; {wrong.fix}"
+        return "" if self._file is None else self._file.problem
 
     async def _report_ready(self) -> None:
         await self.sources.synced.wait()
@@ -259,12 +265,11 @@ class FlowAgent:
 
     def _continue(self) -> bool:
         """Continue from the checkpoint; return whether there is one."""
-        path = self._settings.checkpoint
-        if path is None:
+        if self._file is None:
             return False
         try:
             checkpoint = read_checkpoint(
-                path, boot=boot_id(), namespace=self._inside(own_namespace)
+                self._file.path, boot=boot_id(), namespace=self._inside(own_namespace)
             )
         except CheckpointError as error:
             _log.warning("counts begin at 0", reason=str(error))
@@ -310,8 +315,7 @@ class FlowAgent:
 
     async def _save(self) -> None:
         """Write the checkpoint if there is one, and show what it holds."""
-        path = self._settings.checkpoint
-        if path is None:
+        if self._file is None:
             self._publish()
             return
         table = self._live_table()
@@ -331,24 +335,18 @@ class FlowAgent:
                 counts.gap_s,
             )
         )
-        try:
-            await finish_in_thread(lambda: write_checkpoint(path, data))
-        except OSError as error:
-            if str(error) != self._failure:
-                self._failure = str(error)
-                _log.warning(
-                    "the checkpoint cannot be written; counts stay as they are until it can",
-                    file=str(path),
-                    error=error.strerror,
-                )
-            return
-        self._failure = ""
-        self.table, self._shown_table, self._counts = table, shown, counts
+        if await self._file.save(data):
+            self.table, self._shown_table, self._counts = table, shown, counts
 
     def _publish(self) -> None:
         self.table = self._live_table()
         self._shown_table = self._shown.update(self.table)
         self._counts = self._live_counts()
+
+    def _shown_counts(self) -> AgentCounts:
+        # NB: failures are no part of what could not be written.
+        failures = 0 if self._file is None else self._file.failures
+        return self._counts._replace(checkpoint_failures=failures)
 
     def _live_counts(self) -> AgentCounts:
         collector, state = self.collector, self.collector.state

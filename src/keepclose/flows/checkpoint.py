@@ -1,16 +1,20 @@
 """The counts of an agent in a file, so that the next process continues where this one ended.
 
 Written under a temporary name, flushed and renamed, so that a crash leaves the old content or the
-new. It begins with a format and a checksum: a file that does not match is kept under another name
-and reported. Connections are those of one boot and one network namespace; a file of another one is
-not used, because the kernel began again.
+new. One agent uses it at a time, by a lock that the kernel releases when the agent dies. It begins
+with a format and a checksum: a file that does not match, or whose content no agent writes, is kept
+under another name and reported. Connections are those of one boot and one network namespace; a file
+of another one is not used, because the kernel began again.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import math
 import os
+import re
 import secrets
 import time
 from array import array
@@ -20,18 +24,24 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
+import structlog
 
 from keepclose.accounting.attribution import Connection
 from keepclose.accounting.flow_table import LATEST_S, Count, FlowCounts, FlowKey
 from keepclose.flows.flow_rows import WAITING
 from keepclose.model.json_values import INT64_MAX
 from keepclose.system.files import InputError, read_input
+from keepclose.system.threads import finish_in_thread
 
 MAX_CHECKPOINT_BYTES: Final = 256 << 20
 UNCOUNTED: Final = 1
 """The flag of a connection from before the first start, of which only later bytes count."""
 _MAGIC: Final = b"keepclose flows 1\n"
 _DIGEST_BYTES: Final = 32
+_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that pass without a change of the settings."""
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_MAX_PID_DIGITS: Final = 10
 _FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -40,6 +50,7 @@ _ADDRESS_BYTES: Final = (4, 16)
 _MAX_PROTOCOL: Final = 255
 _MAX_PORT: Final = 65_535
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
+_log = structlog.get_logger(__name__)
 
 
 class WaitingState(msgspec.Struct, frozen=True, array_like=True):
@@ -112,6 +123,82 @@ class CheckpointError(Exception):
     """A checkpoint that cannot be used; the message says why."""
 
 
+class CheckpointUnavailableError(Exception):
+    """A file that cannot hold checkpoints of this agent; the message says why, and the fix."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem)
+        self.fix = fix
+
+
+class CheckpointFile:
+    """The file of one agent, from its start to its end."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the path; open it before use."""
+        self.path = path
+        self.failures = 0
+        """How often it could not be written."""
+        self.problem = ""
+        """Why it could not be written the last time; "" if it could."""
+        self._logged: set[int | None] = set()
+        """The errors that were logged since it could be written."""
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Lock the file, remove what a killed writer left, and test that it can be written.
+
+        Raises CheckpointUnavailableError. A full disk raises nothing: it may have room again.
+        """
+        path, fix = self.path, "name a file in a directory that the agent may write"
+        try:
+            if path.exists() and not path.is_file():
+                kind = "a directory" if path.is_dir() else "no regular file"
+                raise CheckpointUnavailableError(f"{path} is {kind}", fix)
+            self._lock = _lock(path)
+            _remove_leftovers(path)
+            _test_write(path)
+        except OSError as error:
+            if self._lock is not None and error.errno in _FULL_ERRNOS:
+                self._record_failure(error)
+                return
+            self.close()
+            raise CheckpointUnavailableError(
+                f"{path} cannot be written: {error.strerror}", fix
+            ) from None
+
+    def close(self) -> None:
+        """Release the lock. Idempotent."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def save(self, data: bytes) -> bool:
+        """Write the content in a thread; return whether it was written, and log why not."""
+        try:
+            await finish_in_thread(lambda: write_checkpoint(self.path, data))
+        except OSError as error:
+            self._record_failure(error)
+            return False
+        if self.problem:
+            _log.info("the checkpoint is written again", file=str(self.path))
+        self.problem = ""
+        self._logged.clear()
+        return True
+
+    def _record_failure(self, error: OSError) -> None:
+        self.failures += 1
+        self.problem = f"the checkpoint {self.path} cannot be written: {error.strerror}"
+        # NB: by its number, because its text has the name of a temporary file.
+        if error.errno not in self._logged:
+            self._logged.add(error.errno)
+            _log.warning(
+                "the checkpoint cannot be written; counts stay as they are until it can",
+                file=str(self.path),
+                error=error.strerror,
+            )
+
+
 def boot_id() -> str:
     """Return the identity of this boot; "" if the kernel has none."""
     try:
@@ -138,7 +225,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 def write_checkpoint(path: Path, data: bytes) -> None:
     """Write the content of a file; raises OSError and leaves the old content then."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = _temporary(path)
     descriptor = os.open(temporary, _FILE_FLAGS, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -150,6 +237,57 @@ def write_checkpoint(path: Path, data: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files of a writer that was killed."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
+    with suppress(OSError):
+        for entry in list(path.parent.iterdir()):
+            if pattern.fullmatch(entry.name):
+                entry.unlink()
+
+
+def _test_write(path: Path) -> None:
+    """Write a temporary file beside the checkpoint, and remove it; raises OSError."""
+    temporary = _temporary(path)
+    descriptor = os.open(temporary, _FILE_FLAGS, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_MAGIC)
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        temporary.unlink()
+
+
+def _lock(path: Path) -> int:
+    """Lock the file of a checkpoint; raises OSError, CheckpointUnavailableError if it is used."""
+    # NB: beside it, because each checkpoint is another file; it stays, because a lock on a file
+    # that was removed excludes nothing.
+    lock = path.with_name(f".{path.name}.lock")
+    descriptor = os.open(lock, _LOCK_FLAGS, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, _MAX_PID_DIGITS, 0)
+        os.close(descriptor)
+        process = f", process {int(holder)}" if holder.isdigit() else ""
+        raise CheckpointUnavailableError(
+            f"{path} is used by another agent{process}, which has locked {lock}",
+            "stop that agent, or name another file",
+        ) from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
 
 
 def read_checkpoint(path: Path, *, boot: str, namespace: int) -> Checkpoint | None:

@@ -36,6 +36,7 @@ class AgentCounts(NamedTuple):
     gap_s: float = 0.0
     unobserved: int = 0
     table_full: int = 0
+    checkpoint_failures: int = 0
 
 
 class ShownFlows:
@@ -210,6 +211,12 @@ class FlowMetrics:
                     "counter",
                     own.table_full,
                     "Connections that the kernel dropped because its table was full.",
+                ),
+                (
+                    "checkpoint_failures_total",
+                    "counter",
+                    own.checkpoint_failures,
+                    "Checkpoints that could not be written; all other counts are old until one is.",
                 ),
             )
         ]

@@ -40,7 +40,8 @@ def run_agent(
     """Run an agent until SIGTERM or SIGINT; `on_ready` gets the address of its pages.
 
     Raises ConfigError if the connection settings cannot work, ConntrackUnavailableError if the
-    kernel's connections cannot be read, and OSError if the pages cannot be served.
+    kernel's connections cannot be read, CheckpointUnavailableError if the checkpoint cannot be
+    written, and OSError if the pages cannot be served.
     """
     keep_small()
     work = serve_agent(settings, connection, clock=SystemClock(), pages=pages, on_ready=on_ready)

@@ -16,6 +16,7 @@ from keepclose.accounting.flow_table import ALL_DETAIL
 from keepclose.apiserver.assembly import ServerSettings, StartError, run_apiserver
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.process import run_controller
+from keepclose.flows.checkpoint import CheckpointUnavailableError
 from keepclose.flows.collector import ConntrackUnavailableError
 from keepclose.flows.process import run_agent
 from keepclose.flows.settings import FlowSettings
@@ -213,7 +214,12 @@ class FlowsProgram(msgspec.Struct, frozen=True, tag="flows"):
                 pages=FLOW_PAGES,
                 on_ready=on_ready,
             )
-        except (ConfigError, ConntrackUnavailableError, OSError) as error:
+        except (
+            ConfigError,
+            ConntrackUnavailableError,
+            CheckpointUnavailableError,
+            OSError,
+        ) as error:
             raise ProgramError(str(error)) from error
 
 
