@@ -43,6 +43,11 @@ def run_flows(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.Compl
         pytest.param(("--walk-period", "0s"), "--walk-period must be", id="walk period"),
         pytest.param(("--top", "0"), "--top must be at least 1", id="top"),
         pytest.param(("--checkpoint", "/no/such/file"), "/no/such does not exist", id="directory"),
+        pytest.param(
+            ("--once", "--checkpoint", "/tmp/flows"),  # noqa: S108 - it is not opened
+            "--once and --checkpoint exclude each other",
+            id="history of what is open",
+        ),
     ],
 )
 def test_bad_options_are_named(arguments: tuple[str, ...], want: str) -> None:

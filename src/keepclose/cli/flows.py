@@ -139,6 +139,11 @@ def flows(
     """
     if context.invoked_subcommand is not None:
         return
+    if once and checkpoint is not None:
+        fail(
+            "--once and --checkpoint exclude each other: a checkpoint has what was counted before, "
+            "and --once prints what is open now"
+        )
     import_lean("keepclose.flows.process", "keepclose.kube.auth.kubeconfig")
     settings = _read_settings(
         node_name=node_name,
