@@ -149,9 +149,9 @@ def top(
     screen = Screen()
     is_live = screen.is_terminal and not screen.is_dumb_terminal and not once
     if is_live and not (flows and all(map(is_file, flows))):
-        _show_live(screen, tally, read_all, _View(by, sort, lines), interval_s)
+        _show_live(screen, tally, read_all, FlowsView(by, sort, lines), interval_s)
     else:
-        _View(by, sort, lines).print(screen, tally.reading)
+        FlowsView(by, sort, lines).print(screen, tally.reading)
 
 
 class Tally:
@@ -189,7 +189,7 @@ class Tally:
         return FlowReading(total, later, seconds, len(self._tables), tuple(self._tables.values()))
 
 
-class _View(NamedTuple):
+class FlowsView(NamedTuple):
     """How the user wants the table."""
 
     by: FlowGrouping
@@ -214,7 +214,7 @@ class _View(NamedTuple):
 
 
 def _show_live(
-    screen: Screen, tally: Tally, read_all: ReadAll, view: _View, interval_s: float
+    screen: Screen, tally: Tally, read_all: ReadAll, view: FlowsView, interval_s: float
 ) -> None:
     try:
         with screen.live() as live:
