@@ -13,6 +13,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.routing.allocation.balanced import Objective, balance
 from keepclose.routing.allocation.weighted import evaluate_weighted, weighted_matrix
 from keepclose.routing.balanced import BALANCED, Balanced
+from keepclose.routing.heuristic_answers import check_answer
 from keepclose.routing.heuristics import Allotment, Refusal, ZoneDemand, apply_heuristic
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import ReasonCode
@@ -126,12 +127,26 @@ def test_refusals_say_why(
     assert answer.reason.fix
 
 
+def test_zones_without_endpoints_share_one() -> None:
+    """Two endpoints in two of three zones are loaded alike if the third uses the second."""
+    assert BALANCED.allocate(ZoneDemand(SHARES, {"a": 1, "b": 1}, {})) == {
+        "a": {"a": 1},
+        "b": {"b,c": 1},
+    }
+
+
 def test_zones_without_endpoints_are_left_to_all() -> None:
-    """Two endpoints in two of three zones serve these; the clients of the third use both."""
-    demand = ZoneDemand(SHARES, {"a": 1, "b": 1}, {})
-    answer = BALANCED.allocate(demand)
-    matrix = answer.matrix if isinstance(answer, Allotment) else answer
-    assert matrix == {"a": {"a": 1}, "b": {"b": 1}}
+    """Eight endpoints in two of three equal zones serve these; the third uses all of them."""
+    demand = ZoneDemand(dict.fromkeys("abc", 1 / 3), {"a": 4, "b": 4}, {})
+    assert BALANCED.allocate(demand) == {"a": {"a": 4}, "b": {"b": 4}}
+
+
+def test_written_hints_for_several_zones_are_kept() -> None:
+    """Groups are read as they were written; one with a zone that is gone counts as not written."""
+    written = {"a": {"a": 1}, "b": {"b,c": 1}}
+    assert BALANCED.allocate(ZoneDemand(SHARES, {"a": 1, "b": 1}, written)) == written
+    lost = {"a": {"a": 1}, "b": {"b,gone": 1}}
+    assert BALANCED.allocate(ZoneDemand(SHARES, {"a": 1, "b": 1}, lost)) == written
 
 
 def test_slices_are_hinted_and_stay() -> None:
@@ -161,26 +176,25 @@ def test_too_few_endpoints_lose_their_hints() -> None:
         max_size=5,
     ),
 )
-def test_every_endpoint_serves_one_zone_with_traffic(
+def test_every_endpoint_serves_zones(
     shares: dict[str, int], endpoints: dict[str, int], written: dict[str, dict[str, int]]
 ) -> None:
-    """Each zone's endpoints are used up, and each zone with traffic that has some is served."""
+    """Each zone's endpoints are used up, for known zones in order, and some zone has traffic."""
     parts = {zone: count / sum(shares.values()) for zone, count in shares.items()}
-    answer = BALANCED.allocate(ZoneDemand(parts, endpoints, written))
-    total = sum(endpoints.values())
-    # A minimum for each zone under the bound of 20 %, in whole numbers.
-    least = sum(-(-total * count * 5 // (sum(shares.values()) * 6)) for count in shares.values())
-    if not shares or (total < len(shares) and len(endpoints) < 2):
+    demand = ZoneDemand(parts, endpoints, written)
+    answer = BALANCED.allocate(demand)
+    if not shares or not endpoints:
         assert isinstance(answer, Refusal)
     if not isinstance(answer, Refusal):
         matrix = answer.matrix if isinstance(answer, Allotment) else answer
         assert {zone: sum(row.values()) for zone, row in matrix.items()} == endpoints
-        served = {served for row in matrix.values() for served in row}
-        if served == set(shares):
-            assert isinstance(answer, Allotment) == (least > total)
-        else:
-            # The clients of zones without endpoints use all of them then, and no hint is for them.
-            assert served == shares.keys() & endpoints.keys()
+        served = {zone for row in matrix.values() for group in row for zone in group.split(",")}
+        assert served <= shares.keys() | endpoints.keys()
+        # Zones without hints use all endpoints; if that were all, hints would have no effect.
+        assert served & shares.keys() or len(shares) == 1
+        checked = check_answer(answer, demand)
+        assert isinstance(checked, Allotment)
+        assert checked.matrix == matrix
 
 
 def test_a_bound_that_cannot_be_kept_is_told() -> None:
@@ -227,7 +241,7 @@ def test_the_example_in_the_documentation_is_right() -> None:
     everywhere = 45 * sum(r * e / 11 for r, e in zip(shares, (3, 6, 2), strict=True)) + 55
     weights = 45 * out[0] + 55
     assert f"Weights would score {weights:.1f}, all endpoints everywhere {everywhere:.1f}." in page
-    after = balance(shares, (3, 6, 1), previous=((3, 0, 0), (2, 4, 0), (0, 0, 1)))
+    after = balance(shares, (3, 6, 1), previous=({(0,): 3}, {(0,): 2, (1,): 4}, {(2,): 1}))
     assert after.matrix == ((3, 0, 0), (2, 3, 1), (0, 0, 1))
     assert balance((1 / 3, 1 / 3, 1 / 3), (4, 0, 0)).shared
     assert balance((1 / 3, 1 / 3, 1 / 3), (2, 1, 1)).relaxed == pytest.approx(1 / 3)

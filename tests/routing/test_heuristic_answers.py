@@ -57,6 +57,7 @@ class Silent(Exception):  # noqa: N818 - a name of third parties
         pytest.param(Allotment(GOOD, (WHY,)), id="a matrix with reasons"),
         pytest.param({"a": {"a": Index()}, "b": {"b": 1, "c": 0}}, id="numbers of a library"),
         pytest.param({"a": {"b": 2}, "b": {"a": 1}}, id="all cross"),
+        pytest.param({"a": {"a,b,c": 1, "b,c": 1}, "b": {"b": 1}}, id="several zones"),
     ],
 )
 def test_an_allocation_of_all_endpoints_is_taken(answer: object) -> None:
@@ -80,6 +81,11 @@ def test_an_allocation_of_all_endpoints_is_taken(answer: object) -> None:
         pytest.param({**GOOD, "x": {"a": 1}}, "endpoints in 'x', where none", id="unknown place"),
         pytest.param({7: {"a": 1}}, "endpoints in 7, where none", id="a number for a zone"),
         pytest.param({**GOOD, "b": {"x": 1}}, "serves 'x', which is not", id="unknown zone served"),
+        pytest.param({**GOOD, "b": {"b,x": 1}}, "serves 'b,x', which is not", id="one unknown"),
+        pytest.param({**GOOD, "b": {"c,b": 1}}, "'c,b', expected each zone once", id="no order"),
+        pytest.param({**GOOD, "b": {"b,b": 1}}, "'b,b', expected each zone once", id="twice"),
+        pytest.param({**GOOD, "b": {"b,": 1}}, "serves 'b,', which is not", id="an empty zone"),
+        pytest.param({**GOOD, "b": {"": 1}}, "serves '', which is not", id="no zone"),
         pytest.param({**GOOD, "b": 1}, "for zone b is of the type int", id="a number for a row"),
         pytest.param({**GOOD, "b": {"b": -1, "a": 2}}, "lets -1 endpoints", id="negative"),
         pytest.param({**GOOD, "b": {"b": float("nan")}}, "lets nan endpoints", id="not a number"),

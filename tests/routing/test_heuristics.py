@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.routing.heuristics import Matrix, Refusal, ZoneDemand, apply_heuristic
+from keepclose.routing.heuristics import (
+    Matrix,
+    Refusal,
+    ZoneDemand,
+    apply_heuristic,
+    hint_by_matrix,
+)
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import Reason, ReasonCode
 from support.builders import endpoint, endpoint_slice
@@ -51,6 +57,15 @@ def served(slices: SliceSet) -> dict[str, str]:
     }
 
 
+def groups(slices: SliceSet) -> dict[str, tuple[str, ...]]:
+    """Return all hinted zones of every endpoint by address."""
+    return {
+        e.addresses[0]: tuple(hint.name for hint in e.hints.for_zones) if e.hints else ()
+        for one in slices.all
+        for e in one.endpoints
+    }
+
+
 HALF = {"a": 0.5, "b": 0.5}
 
 
@@ -87,13 +102,37 @@ def test_only_slices_with_a_changed_hint_are_written() -> None:
     assert result.slices.unchanged == (two,)
 
 
-def test_a_hint_for_several_zones_is_none_to_keep() -> None:
-    """An endpoint for several zones stands in no group, so it goes where one is lacking."""
+def test_hints_for_several_zones_are_kept_where_the_matrix_allows() -> None:
+    """An endpoint for several zones is in a group of its own, and is asked about as such."""
     start = endpoint_slice(
-        endpoint("1", zone="a", for_zones=("a", "b")), endpoint("2", zone="a", for_zones=("a",))
+        endpoint("1", zone="a", for_zones=("b", "a")), endpoint("2", zone="a", for_zones=("a",))
     )
-    result = apply_heuristic(SliceSet(update=(start,)), Fixed({"a": {"a": 1, "b": 1}}), shares=HALF)
-    assert served(result.slices) == {"1": "b", "2": "a"}
+    heuristic = Fixed({"a": {"a": 1, "a,b": 1}})
+    result = apply_heuristic(SliceSet(unchanged=(start,)), heuristic, shares=HALF)
+    assert heuristic.asked == [ZoneDemand(HALF, {"a": 2}, {"a": {"a": 1, "a,b": 1}})]
+    assert groups(result.slices) == {"1": ("a", "b"), "2": ("a",)}
+    assert result.reasons[0].message == (
+        "2 ready endpoints are hinted, 0 to another zone, 1 for several zones"
+    )
+    again = apply_heuristic(SliceSet(unchanged=result.slices.all), heuristic, shares=HALF)
+    assert again.slices == SliceSet(unchanged=result.slices.all)
+
+
+def test_the_fewest_endpoints_are_re_hinted_for_several_zones() -> None:
+    """Endpoints that have the hints already keep them; only as many others change as lack."""
+    start = endpoint_slice(
+        endpoint("1", zone="a", for_zones=("a", "b")),
+        endpoint("2", zone="a", for_zones=("a",)),
+        endpoint("3", zone="a", for_zones=("b",)),
+        endpoint("4", zone="b", for_zones=("b",)),
+    )
+    matrix = {"a": {"a,b": 2, "b": 1}, "b": {"b": 1}}
+    result = hint_by_matrix(SliceSet(unchanged=(start,)), matrix, node_hints=True)
+    assert groups(result) == {"1": ("a", "b"), "2": ("a", "b"), "3": ("b",), "4": ("b",)}
+    split = hint_by_matrix(result, {"a": {"a": 1, "b": 2}, "b": {"b": 1}})
+    assert groups(split) == {"1": ("b",), "2": ("a",), "3": ("b",), "4": ("b",)} or groups(
+        split
+    ) == {"1": ("a",), "2": ("b",), "3": ("b",), "4": ("b",)}
 
 
 def test_a_refusal_removes_hints_and_says_why() -> None:

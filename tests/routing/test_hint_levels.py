@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from keepclose.model.endpointslice.types import EndpointHints, ForNode, ForZone
 from keepclose.routing.hint_facts import (
     count_ready,
     follow_node_hints,
     follow_zone_hints,
+    group_of,
+    hints_for,
+    name_group,
+    slice_facts,
     zoneless_node,
+    zones_of,
 )
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
+from support import builders
 
 NODE = NodeView("n1", "zone-a")
 LABEL_N9 = "kubectl label node n9 topology.kubernetes.io/zone=<zone>"
@@ -237,3 +244,41 @@ def test_zoneless_node() -> None:
 def test_count_ready(count: int, want: str) -> None:
     """One is singular."""
     assert count_ready(count) == want
+
+
+@pytest.mark.parametrize(
+    ("zones", "want_group"),
+    [
+        pytest.param((), "", id="no zones"),
+        pytest.param(("a",), "a", id="one zone"),
+        pytest.param(("b", "a"), "a,b", id="in order"),
+        pytest.param(("b", "a", "b"), "a,b", id="each once"),
+    ],
+)
+def test_zones_have_a_group(zones: tuple[str, ...], want_group: str) -> None:
+    """A group names each of its zones once and in order, however the hints list them."""
+    assert name_group(zones) == want_group
+    assert group_of(EndpointHints(for_zones=tuple(ForZone(zone) for zone in zones))) == want_group
+    assert zones_of(want_group) == tuple(sorted(set(zones)))
+
+
+def test_hints_are_written_for_every_zone_of_a_group() -> None:
+    """Each zone of the group has its entry, beside the node; no group and no node are no hints."""
+    both = hints_for("a,b", "n1")
+    assert both == EndpointHints(for_zones=(ForZone("a"), ForZone("b")), for_nodes=(ForNode("n1"),))
+    assert group_of(both) == "a,b"
+    assert hints_for("", "") is None
+    assert group_of(None) == group_of(hints_for("", "n1")) == ""
+
+
+def test_facts_count_an_endpoint_for_several_zones_in_each() -> None:
+    """By hinted zone it counts twice, by group once, and it is not in its own zone alone."""
+    facts = slice_facts(
+        builders.endpoint_slice(
+            builders.endpoint("1", zone="a", for_zones=("b", "a")),
+            builders.endpoint("2", zone="a", for_zones=("a",)),
+        )
+    )
+    assert facts.hinted == {"a": 2, "b": 1}
+    assert facts.pairs == {("a", "a,b"): 1, ("a", "a"): 1}
+    assert (facts.zone_hinted, facts.own_zones) == (2, False)

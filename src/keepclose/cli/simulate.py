@@ -1,6 +1,6 @@
 """`keepclose simulate`: scores allocators of endpoints to zones, over many inputs or over time.
 
-Declares the options of the three commands. Other modules parse them, run the algorithms, write
+Declares the options of the four commands. Other modules parse them, run the algorithms, write
 files and render the results.
 """
 
@@ -296,6 +296,33 @@ def churn(
         if number:
             console.print()
         print_churn(console, scene, churns)
+
+
+@app.command()
+def few(
+    *,
+    endpoints: Annotated[
+        int, typer.Option(metavar="N", help="Numbers of endpoints from 2 to this one, at most 12.")
+    ] = 8,
+    output: Annotated[TableOrJson, typer.Option("-o", help="Output format.")] = (TableOrJson.TABLE),
+) -> None:
+    """Show the scores with few endpoints.
+
+    Every placement of 2, 3, ... endpoints in three zones, with six divisions of the traffic. Exit
+    codes: 0 fine, 2 bad input.
+    """
+    from keepclose.simulate.few_endpoints import MOST_ENDPOINTS, compare_few
+
+    if not 2 <= endpoints <= MOST_ENDPOINTS:
+        fail(f"--endpoints: {endpoints} is not between 2 and {MOST_ENDPOINTS}")
+    rows = tuple(compare_few(2, endpoints))
+    if output is TableOrJson.JSON:
+        echo_json(rows)
+        return
+    from keepclose.cli.render.screen import Screen
+    from keepclose.cli.render.simulate import print_few
+
+    print_few(Screen(), rows)
 
 
 def _refuse_misplaced(ctx: typer.Context) -> None:

@@ -41,6 +41,10 @@ EXTERNAL_POLICY_ANNOTATION: Final = "keepclose.dev/external-traffic-policy"
 STARTING_THRESHOLD_ANNOTATION: Final = "keepclose.dev/subsetting-starting-threshold"
 PADDING_ANNOTATION: Final = "keepclose.dev/subsetting-padding"
 OVERLOAD_THRESHOLD_ANNOTATION: Final = "keepclose.dev/subsetting-overload-threshold"
+# Limits of Balanced for one Service.
+MAX_OVERLOAD_ANNOTATION: Final = "keepclose.dev/balanced-max-overload"
+OBJECTIVE_ANNOTATION: Final = "keepclose.dev/balanced-objective"
+MIN_IN_ZONE_ANNOTATION: Final = "keepclose.dev/balanced-min-in-zone"
 # Weights of the endpoints of a slice, in the order of its endpoints: a JSON list of integers.
 ENDPOINT_WEIGHTS_ANNOTATION: Final = "keepclose.dev/endpoint-weights"
 

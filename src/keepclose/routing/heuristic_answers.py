@@ -15,10 +15,14 @@ from typing import Final
 import msgspec
 
 from keepclose.model.metadata_validation import plain_line
+from keepclose.routing.hint_facts import ZONE_SEPARATOR, name_group, zones_of
 from keepclose.routing.reasons import Reason, ReasonCode
 
 Matrix = Mapping[str, Mapping[str, int]]
-"""Number of endpoints, by the zone they are located in and the zone they serve."""
+"""Number of endpoints, by the zone they are located in and the group of zones they serve.
+
+A group is the name of a zone, or the names of several in order, separated by commas.
+"""
 
 MAX_MESSAGE: Final = 500
 MAX_REASONS: Final = 16
@@ -146,8 +150,13 @@ def _check_matrix(
             return f"the answer for zone {location} is {_kind(row)}, expected a mapping of zones"
         counts: dict[str, int] = {}
         for served, number in row.items():
-            if not isinstance(served, str) or served not in zones:
+            if not isinstance(served, str) or not zones.issuperset(served.split(ZONE_SEPARATOR)):
                 return f"the answer serves {_show(served)}, which is not a zone of the question"
+            if ZONE_SEPARATOR in served and name_group(zones_of(served)) != served:
+                return (
+                    f"the answer serves {_show(served)}, expected each zone once and the zones in "
+                    "order"
+                )
             try:
                 count = operator.index(number)
             except TypeError:

@@ -1,9 +1,10 @@
 """Custom heuristics: values of spec.trafficDistribution of the form <domain>/<name> (KEP-4444).
 
 A heuristic is an allocator: from the traffic share and the endpoints of each zone it says how many
-endpoints located in one zone serve the clients of another. This module turns the counts into hints
-on concrete endpoints. It makes the fewest changes: an endpoint that may keep its zone keeps it,
-because every change is a write to a slice that all proxies read. Subsetting uses the same function.
+endpoints located in one zone serve the clients of another, or of several. This module turns the
+counts into hints on concrete endpoints. It makes the fewest changes: an endpoint that may keep its
+zones keeps them, because every change is a write to a slice that all proxies read. Subsetting uses
+the same function.
 
 Heuristics are third-party code. A heuristic that raises, or whose answer is not an allocation of
 the present endpoints, gives no hints: all nodes use all endpoints, and the result holds the
@@ -30,7 +31,14 @@ from keepclose.routing.heuristic_answers import (
     ask_heuristic,
     check_answer,
 )
-from keepclose.routing.hint_facts import FactsOf, hints_for, slice_facts, with_hints
+from keepclose.routing.hint_facts import (
+    FactsOf,
+    group_of,
+    hints_for,
+    slice_facts,
+    with_hints,
+    zones_of,
+)
 from keepclose.routing.hints import SliceSet, remove_hints, without, zoneless_reason
 from keepclose.routing.reasons import Reason, ReasonCode
 
@@ -103,7 +111,7 @@ class Heuristic(Protocol):
     def allocate(
         self, demand: ZoneDemand
     ) -> Matrix | Allotment | Refusal | HeuristicFailure | Postponed:
-        """Return how many endpoints of each zone serve each zone, using each endpoint once."""
+        """Return how many endpoints of each zone serve which zones, using each endpoint once."""
         ...
 
 
@@ -183,10 +191,15 @@ def _hint_by_allotment(
 ) -> HeuristicResult:
     matrix = allotment.matrix
     hinted_slices = hint_by_matrix(slices, matrix, node_hints=node_hints)
-    crossing = sum(
-        number for zone, row in matrix.items() for served, number in row.items() if zone != served
-    )
+    crossing = several = 0
+    for zone, row in matrix.items():
+        for group, number in row.items():
+            zones = zones_of(group)
+            crossing += number if zone not in zones else 0
+            several += number if len(zones) > 1 else 0
     text = f"{sum(endpoints.values())} ready endpoints are hinted, {crossing} to another zone"
+    if several:
+        text += f", {several} for several zones"
     return HeuristicResult(hinted_slices, (Reason(ReasonCode.ALLOCATED, text), *allotment.reasons))
 
 
@@ -199,7 +212,7 @@ def _failure_reason(name: str, failure: HeuristicFailure) -> Reason:
 
 
 def hint_by_matrix(slices: SliceSet, matrix: Matrix, *, node_hints: bool = False) -> SliceSet:
-    """Return the slices with one zone hint per ready endpoint, in the numbers of the matrix.
+    """Return the slices with zone hints for each ready endpoint, in the numbers of the matrix.
 
     `node_hints` adds each endpoint's own node to its hints.
     """
@@ -208,11 +221,8 @@ def hint_by_matrix(slices: SliceSet, matrix: Matrix, *, node_hints: bool = False
     for number, endpoint_slice in enumerate(all_slices):
         for position, endpoint in enumerate(endpoint_slice.endpoints):
             if endpoint.conditions.ready is True:
-                hints = endpoint.hints
-                single = hints is not None and len(hints.for_zones) == 1
-                served = hints.for_zones[0].name if hints is not None and single else ""
                 row = current.setdefault(endpoint.zone or "", {})
-                row.setdefault(served, []).append((number, position))
+                row.setdefault(group_of(endpoint.hints), []).append((number, position))
     changes = assign_groups(matrix, current)
     moved: dict[int, dict[int, str]] = {}
     for (number, position), zone in changes.items():
@@ -233,14 +243,14 @@ def hint_by_matrix(slices: SliceSet, matrix: Matrix, *, node_hints: bool = False
 
 
 class _HintTable:
-    """Hints by zone and node, each created once: thousands of endpoints share a few."""
+    """Hints by group of zones and node, each created once: thousands of endpoints share a few."""
 
     def __init__(self, *, node_hints: bool) -> None:
         self._node_hints = node_hints
         self._hints: dict[tuple[str, str], EndpointHints | None] = {}
 
-    def of(self, zone: str, endpoint: Endpoint) -> EndpointHints | None:
-        key = (zone, (endpoint.node_name or "") if self._node_hints else "")
+    def of(self, group: str, endpoint: Endpoint) -> EndpointHints | None:
+        key = (group, (endpoint.node_name or "") if self._node_hints else "")
         if key not in self._hints:
             self._hints[key] = hints_for(*key)
         return self._hints[key]
@@ -251,12 +261,11 @@ def _hint_slice(
 ) -> EndpointSlice:
     endpoints = []
     for position, endpoint in enumerate(endpoint_slice.endpoints):
-        hints = endpoint.hints
         if endpoint.conditions.ready is not True:
             endpoints.append(with_hints(endpoint, None))
             continue
-        kept = hints.for_zones[0].name if hints is not None and hints.for_zones else ""
-        endpoints.append(with_hints(endpoint, hint.of(moved.get(position, kept), endpoint)))
+        group = moved.get(position) or group_of(endpoint.hints)
+        endpoints.append(with_hints(endpoint, hint.of(group, endpoint)))
     if all(new is old for new, old in zip(endpoints, endpoint_slice.endpoints, strict=True)):
         return endpoint_slice
     return replace(endpoint_slice, endpoints=tuple(endpoints))

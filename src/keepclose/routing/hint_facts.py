@@ -35,6 +35,8 @@ from keepclose.routing.reasons import Reason, ReasonCode
 _node_hints = attrgetter("node_hints")
 _zone_hints = attrgetter("zone_hints")
 _SPARE_FACTS = 4
+ZONE_SEPARATOR: Final = ","
+"""Between the zones of a group; no label value has it, so no zone does."""
 
 FollowedHints = tuple[tuple[PortEndpoint, ...], Reason | None]
 """Endpoints hinted for the node, () if the level does not count, and the reason."""
@@ -49,7 +51,7 @@ class SliceFacts(msgspec.Struct, frozen=True):
     hinted: dict[str, int]
     """Ready endpoints by hinted zone; an endpoint for several zones counts in each."""
     pairs: dict[tuple[str, str], int]
-    """Ready endpoints by (own zone, hinted zone); "" unless exactly one zone is hinted."""
+    """Ready endpoints by own zone and group of hinted zones, see `group_of`; "" without hints."""
     zone_hinted: int
     """How many ready endpoints have at least one zone hint."""
     node_hinted: int
@@ -111,8 +113,7 @@ def slice_facts(endpoint_slice: EndpointSlice) -> SliceFacts:
             zone_hinted += 1
             for hint in hints.for_zones:
                 hinted[hint.name] = hinted.get(hint.name, 0) + 1
-            if len(hints.for_zones) == 1:
-                target = hints.for_zones[0].name
+            target = group_of(hints)
             own_zones = own_zones and target == zone and len(hints.for_zones) == 1
         if hints is None or not hints.for_nodes:
             own_nodes = own_nodes and not node
@@ -190,13 +191,33 @@ def with_hints(endpoint: Endpoint, hints: EndpointHints | None) -> Endpoint:
     )
 
 
-def hints_for(zone: str, node: str) -> EndpointHints | None:
-    """Return hints for a zone and a node, either of which may be ""; None if both are."""
-    if not zone and not node:
+def hints_for(group: str, node: str) -> EndpointHints | None:
+    """Return hints for a group of zones and a node, either of which may be ""; None if both are."""
+    if not group and not node:
         return None
     return EndpointHints(
-        for_zones=(ForZone(zone),) if zone else (), for_nodes=(ForNode(node),) if node else ()
+        for_zones=tuple([ForZone(zone) for zone in zones_of(group)]),
+        for_nodes=(ForNode(node),) if node else (),
     )
+
+
+def group_of(hints: EndpointHints | None) -> str:
+    """Return the group of the hinted zones: their names in order, separated by commas."""
+    if hints is None or not hints.for_zones:
+        return ""
+    if len(hints.for_zones) == 1:
+        return hints.for_zones[0].name
+    return name_group([hint.name for hint in hints.for_zones])
+
+
+def name_group(zones: Iterable[str]) -> str:
+    """Return the name of a group of zones."""
+    return ZONE_SEPARATOR.join(sorted(set(zones)))
+
+
+def zones_of(group: str) -> tuple[str, ...]:
+    """Return the zones of a group; () for ""."""
+    return tuple(group.split(ZONE_SEPARATOR)) if group else ()
 
 
 def follow_node_hints(ready: Sequence[PortEndpoint], node: NodeView) -> FollowedHints:

@@ -68,6 +68,12 @@ class ReasonCode(StrEnum):
     PADDING_INVALID = "PaddingInvalid"
     SUBSETS_NOT_ASKED = "SubsetsNotAsked"
 
+    # Balanced.
+    MAX_OVERLOAD_INVALID = "MaxOverloadInvalid"
+    OBJECTIVE_INVALID = "ObjectiveInvalid"
+    MIN_IN_ZONE_INVALID = "MinInZoneInvalid"
+    MIN_IN_ZONE_UNREACHABLE = "MinInZoneUnreachable"
+
     # Node-level detection.
     ONE_DAEMON_SET = "OneDaemonSet"
     NOT_ONE_DAEMON_SET = "NotOneDaemonSet"
@@ -124,6 +130,9 @@ WARNING_CODES: Final = frozenset(
         ReasonCode.START_THRESHOLD_INVALID,
         ReasonCode.OVERLOAD_THRESHOLD_INVALID,
         ReasonCode.PADDING_INVALID,
+        ReasonCode.MAX_OVERLOAD_INVALID,
+        ReasonCode.OBJECTIVE_INVALID,
+        ReasonCode.MIN_IN_ZONE_INVALID,
     }
 )
 """Codes that the owner of a Service must fix; a controller reports them in a Warning Event."""

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, allocate_balanced
+from keepclose.routing.allocation.balanced import OVERLOAD_BOUND
+from keepclose.routing.allocation.hint_choice import allocate_balanced
 from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
 from keepclose.routing.allocation.weighted import weighted_matrix
@@ -130,12 +131,14 @@ _ALGORITHMS = (
         "threshold",
         threshold=OVERLOAD_THRESHOLD,
     ),
-    _hints(
+    Algorithm(
         "balanced",
-        allocate_balanced,
         "the best hints under a bound on overload",
-        "threshold",
+        row_loops.run_groups,
+        {"allocate_row": allocate_balanced},
         threshold=OVERLOAD_BOUND,
+        hints=True,
+        parameters=("threshold",),
     ),
     Algorithm(
         "balanced-weights",

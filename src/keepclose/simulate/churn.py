@@ -26,12 +26,10 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import FOR_ZONE_LABEL
 from keepclose.model.workload import Pod
-from keepclose.routing.allocation.balanced import OVERLOAD_BOUND, allocate_balanced_from
-from keepclose.routing.allocation.hysteresis import count_changes
+from keepclose.routing.allocation.balanced import HintedZones, balance
 from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
-from keepclose.routing.allocation.zone_sizes import ALLOCATED
-from keepclose.routing.hint_facts import with_hints
+from keepclose.routing.hint_facts import group_of, with_hints, zones_of
 from keepclose.simulate.mechanisms import EventKind, Mechanism, Scenario, ScenarioStep, play
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import plan_service
@@ -44,8 +42,10 @@ _SUFFIX_LENGTH: Final = 5
 _MAX_BASE: Final = 58
 
 Serving = dict[str, tuple[str, str]]
-"""By pod: the zone of its endpoint, and the zone that it serves."""
-AllocationStep = Callable[[Sequence[float], Sequence[int], Sequence[int]], list[int] | None]
+"""By pod: the zone of its endpoint, and the group of zones that it serves."""
+HintRows = list[dict[HintedZones, int]]
+"""By location: how many endpoints are hinted for which zones."""
+AllocationStep = Callable[[Sequence[float], Sequence[int], HintRows], HintRows | None]
 
 
 def apply_plan(existing: Iterable[EndpointSlice], plan: SlicePlan) -> list[EndpointSlice]:
@@ -81,7 +81,7 @@ class StepChurn(msgspec.Struct, frozen=True):
     event: EventKind
     endpoints: int
     rehinted: int
-    """Endpoints that existed before and now serve another zone, or any zone."""
+    """Endpoints that existed before and now serve other zones, or any zone."""
     written: int
     """Slices created, updated or deleted."""
     is_random: bool
@@ -197,47 +197,46 @@ def evaluate_traffic(shares: Mapping[str, float], serving: Serving) -> tuple[flo
     if total == 0:
         return 0.0, 0.0
     located = Counter(zone for zone, _ in serving.values())
-    groups = Counter(served for _, served in serving.values())
-    in_own_zone = Counter(zone for zone, served in serving.values() if zone == served)
+    groups = Counter(group for _, group in serving.values())
+    users = Counter(zone for _, group in serving.values() for zone in zones_of(group))
+    in_own_zone = Counter(zone for zone, group in serving.values() if zone in zones_of(group))
     in_zone = everywhere = 0.0
-    load = dict.fromkeys(groups, 0.0)
+    by_zone: dict[str, float] = {}
     for zone, share in shares.items():
-        if ANY_ZONE in groups or zone not in groups:
+        if ANY_ZONE in groups or zone not in users:
             everywhere += share / total
             in_zone += share * located[zone] / total
         else:
-            load[zone] += share / groups[zone]
-            in_zone += share * in_own_zone[zone] / groups[zone]
-    return in_zone, max(0.0, total * (max(load.values()) + everywhere) - 1.0)
+            by_zone[zone] = share / users[zone]
+            in_zone += share * in_own_zone[zone] / users[zone]
+    busiest = max(sum(by_zone.get(zone, 0.0) for zone in zones_of(group)) for group in groups)
+    return in_zone, max(0.0, total * (busiest + everywhere) - 1.0)
 
 
 def step_balanced(
-    shares: Sequence[float], endpoints: Sequence[int], written: Sequence[int]
-) -> list[int] | None:
+    shares: Sequence[float], endpoints: Sequence[int], written: HintRows
+) -> HintRows | None:
     """Return what "balanced" allocates, starting from the written hints."""
-    matrix, ints, floats = [0] * 9, [0] * 64, [0.0] * 64
-    code = allocate_balanced_from(
-        3, shares, endpoints, OVERLOAD_BOUND, 0, written, matrix, ints, floats
-    )
-    return matrix if code == ALLOCATED else None
+    result = balance(shares, endpoints, previous=written)
+    return None if result.shared else list(result.hints)
 
 
-def step_auto(
-    shares: Sequence[float], endpoints: Sequence[int], _: Sequence[int]
-) -> list[int] | None:
+def step_auto(shares: Sequence[float], endpoints: Sequence[int], _: HintRows) -> HintRows | None:
     """Return what the topology mode Auto allocates."""
     matrix = [0] * 9
     code = allocate_kube_auto(3, shares, endpoints, 0.2, 0, matrix, [0] * 64, [0.0] * 64)
-    return matrix if code == 1 else None
+    return _rows(matrix) if code == 1 else None
 
 
-def step_local(
-    shares: Sequence[float], endpoints: Sequence[int], _: Sequence[int]
-) -> list[int] | None:
+def step_local(shares: Sequence[float], endpoints: Sequence[int], _: HintRows) -> HintRows | None:
     """Return what the allocator local of KEP-2004 allocates."""
     matrix = [0] * 9
     code = allocate_local(3, shares, endpoints, 0.5, 3, matrix, [0] * 64, [0.0] * 64)
-    return matrix if code == 1 else None
+    return _rows(matrix) if code == 1 else None
+
+
+def _rows(matrix: Sequence[int]) -> HintRows:
+    return [{(zone,): matrix[row * 3 + zone] for zone in range(3)} for row in range(3)]
 
 
 REHINT_STEPS: Final[dict[str, AllocationStep]] = {
@@ -259,7 +258,7 @@ def count_rehints(step: AllocationStep, changes: int, seed: int) -> float:
         endpoints = [0, 0, 0]
         for _ in range(rng.randint(6, 60)):
             endpoints[rng.randrange(3)] += 1
-        written = step(shares, endpoints, [0] * 9)
+        written = step(shares, endpoints, [])
         for _ in range(20):
             total = sum(endpoints)
             adding = total == 6 or (total < 60 and rng.random() < 0.5)
@@ -267,15 +266,19 @@ def count_rehints(step: AllocationStep, changes: int, seed: int) -> float:
             pick = rng.random()
             if written is not None and not adding:
                 number = int(pick * endpoints[zone])
-                served = 0
-                while number >= written[zone * 3 + served]:
-                    number -= written[zone * 3 + served]
-                    served += 1
-                written[zone * 3 + served] -= 1
+                for served in sorted(written[zone]):
+                    if number < written[zone][served]:
+                        written[zone][served] -= 1
+                        break
+                    number -= written[zone][served]
             endpoints[zone] += 1 if adding else -1
-            after = step(shares, endpoints, written or [0] * 9)
+            after = step(shares, endpoints, written or [])
             if written is not None and after is not None:
-                rehints += count_changes(3, written, after)
+                rehints += sum(
+                    max(0, number - new.get(served, 0))
+                    for old, new in zip(written, after, strict=True)
+                    for served, number in old.items()
+                )
             written = after
     return rehints / changes
 
@@ -316,8 +319,7 @@ def _serving(slices: Iterable[EndpointSlice]) -> Serving:
     for endpoint_slice in slices:
         label = endpoint_slice.metadata.labels.get(FOR_ZONE_LABEL, ANY_ZONE)
         for endpoint in endpoint_slice.endpoints:
-            hints = endpoint.hints
-            served = hints.for_zones[0].name if hints and hints.for_zones else label
+            served = group_of(endpoint.hints) or label
             if endpoint.target_ref is not None:
                 serving[endpoint.target_ref.name] = (endpoint.zone or "", served)
     return serving

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import Final
 
+from keepclose.routing.allocation.hint_choice import BALANCED_SCRATCH
 from keepclose.routing.allocation.weighted import evaluate_weighted
 from keepclose.simulate.evaluation import evaluate_groups, evaluate_matrix, score
 
@@ -23,7 +24,7 @@ _SLICES: Final = 3
 MAX_DEVIATION_COLUMN: Final = 4
 _MEAN_DEVIATION: Final = 5
 _SPREAD: Final = 6
-SCRATCH: Final = 16
+SCRATCH: Final = BALANCED_SCRATCH
 """Allocators get this many scratch numbers for each zone, and as many again."""
 
 
@@ -67,7 +68,7 @@ def run_groups(  # noqa: PLR0917 - all loops share their parameters, and compile
     endpoints: Sequence[int],
     threshold: float,
     start: float,
-    hints: int,  # noqa: ARG001
+    hints: int,
     weights: Sequence[float],
     cells: MutableSequence[int],
     parts: MutableSequence[float],
@@ -80,7 +81,10 @@ def run_groups(  # noqa: PLR0917 - all loops share their parameters, and compile
     spreads: MutableSequence[float],
     valid: MutableSequence[int],
 ) -> int:
-    """Run an allocator that forms groups with weights; return the number of undivided rows."""
+    """Run an allocator that forms groups with weights; return the number of undivided rows.
+
+    With `hints` 1 a group is the endpoints with the same hints, and needs no slices of its own.
+    """
     undivided = 0
     for row in range(rows):
         read_row(row, zones, nodes, endpoints, shares, counts)
@@ -88,6 +92,8 @@ def run_groups(  # noqa: PLR0917 - all loops share their parameters, and compile
         if groups == 0:
             undivided += 1
         valid[row] = evaluate_groups(zones, shares, counts, groups, cells, parts, out)
+        if hints != 0:
+            out[5] = out[6]
         write_row(row, valid[row], out, weights, figures, spreads)
     return undivided
 

@@ -16,6 +16,7 @@ from keepclose.cli.simulate_options import AlgorithmChoice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example, SizeClass
 from keepclose.simulate.datasets import DataSet
+from keepclose.simulate.few_endpoints import NODE_PATTERNS, FewEndpoints
 from keepclose.simulate.mechanisms import Scenario
 from keepclose.simulate.summary import FigureColumn, Summary, Worst
 
@@ -190,6 +191,30 @@ def print_churn(console: Screen, scenario: Scenario, churns: Sequence[Churn]) ->
             f"{churn.worst_overload:.1%}",
         )
     console.print(table)
+
+
+def print_few(console: Screen, rows: Sequence[FewEndpoints]) -> None:
+    """Print the mean scores for each number of endpoints."""
+    console.print(f"three zones, {len(NODE_PATTERNS)} divisions of traffic, every placement")
+    table = _table(
+        "endpoints",
+        "inputs",
+        "no hints",
+        "PreferSameZone",
+        "Auto",
+        "Balanced",
+        "best hints",
+        "limit",
+        "below",
+    )
+    for row in rows:
+        scores = (row.no_hints, row.same_zone, row.auto, row.balanced, row.best, row.limit)
+        table.add_row(
+            str(row.endpoints), f"{row.inputs:,}", *map("{:.2f}".format, scores), f"{row.below:,}"
+        )
+    console.print(table)
+    console.print("best hints: without a bound on overload; limit: by weights, nothing scores more")
+    console.print("below: inputs where Balanced scores less than no hints, PreferSameZone or Auto")
 
 
 def name_size(size: SizeClass) -> str:

@@ -24,8 +24,8 @@ from keepclose.routing.allocation.zone_sizes import (
 HYSTERESIS: Final = 0.5
 """Points of the objective that may be lost to keep written hints."""
 
-# The cost of breaking the bound, and of each 100 % beyond it: more than an allocation can gain.
-_EXCESS: Final = 1000.0
+EXCESS: Final = 1000.0
+"""Points for breaking the bound, and for each 100 % beyond: more than an allocation can gain."""
 
 
 def count_changes(zones: int, previous: Sequence[int], matrix: Sequence[int]) -> int:
@@ -182,4 +182,4 @@ def weigh(  # noqa: PLR0917 - compiled code takes positions only
     value -= (LOCALITY_DEVIATION if local else SCORE_MAXIMUM) * maximum
     value -= (LOCALITY_DEVIATION if local else SCORE_MEAN) * mean
     # NB: the smallest excess must cost more than the hysteresis allows.
-    return value - _EXCESS * (1.0 + excess) if excess > 0.0 else value
+    return value - EXCESS * (1.0 + excess) if excess > 0.0 else value
