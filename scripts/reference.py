@@ -60,6 +60,14 @@ ANNOTATIONS = {
     " `Disabled` or `Random`: no subsets, whatever the controller's default.",
     well_known.STARTING_THRESHOLD_ANNOTATION: "Endpoints per zone at which `Prefer` divides this"
     " Service, a number above 0; overrides `--subsetting-starting-threshold`.",
+    well_known.MAX_OVERLOAD_ANNOTATION: "How much more than the mean an endpoint may carry under"
+    " `keepclose.dev/Balanced`, such as `0.2` or `20%`. A bound that is set holds always; the"
+    " default of 20 % gives way where the endpoints cannot be divided within it.",
+    well_known.OBJECTIVE_ANNOTATION: "What `keepclose.dev/Balanced` optimizes under the bound:"
+    " `Score` (default), in-zone traffic and load as in KEP-2004, or `Locality`, in-zone traffic.",
+    well_known.MIN_IN_ZONE_ANNOTATION: "The least part of the traffic that"
+    " `keepclose.dev/Balanced` keeps in its zone, such as `0.6` or `60%`, if need be beyond the"
+    " bound on overload.",
     well_known.PADDING_ANNOTATION: "How many endpoints above that number the division begins, and"
     " below it ends, a whole number; overrides `--subsetting-padding`.",
     well_known.OVERLOAD_THRESHOLD_ANNOTATION: "The overload that no zone may reach, a number above"

@@ -70,6 +70,9 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
         "Service",
         "Likewise the overload threshold of subsetting.",
     ),
+    (CONTROLLER, "MaxOverloadInvalid"): ("Service", "Likewise the overload bound of Balanced."),
+    (CONTROLLER, "ObjectiveInvalid"): ("Service", "Likewise the objective of Balanced."),
+    (CONTROLLER, "MinInZoneInvalid"): ("Service", "Likewise the least in-zone share of Balanced."),
     (CONTROLLER, "EndpointSlicesContended"): (
         "Service",
         "Another controller keeps undoing the writes; the message names it, and the fix.",

@@ -52,6 +52,9 @@ def seeds() -> Iterator[bytes]:
         well_known.STARTING_THRESHOLD_ANNOTATION: "2",
         well_known.PADDING_ANNOTATION: "1",
         well_known.OVERLOAD_THRESHOLD_ANNOTATION: "0.5",
+        well_known.MAX_OVERLOAD_ANNOTATION: "20%",
+        well_known.OBJECTIVE_ANNOTATION: "Locality",
+        well_known.MIN_IN_ZONE_ANNOTATION: "0.6",
         well_known.NODE_TOPOLOGY_ANNOTATION: "Enabled",
         well_known.TRAFFIC_DISTRIBUTION_ANNOTATION: "keepclose.dev/Balanced",
         well_known.INTERNAL_POLICY_ANNOTATION: "PreferLocal",
@@ -65,6 +68,13 @@ def seeds() -> Iterator[bytes]:
         well_known.OVERLOAD_THRESHOLD_ANNOTATION,
     )
     asked.append({"annotations": {key: values[key] for key in subsets}})
+    limits = (
+        well_known.TRAFFIC_DISTRIBUTION_ANNOTATION,
+        well_known.MAX_OVERLOAD_ANNOTATION,
+        well_known.OBJECTIVE_ANNOTATION,
+        well_known.MIN_IN_ZONE_ANNOTATION,
+    )
+    asked.append({"annotations": {key: values[key] for key in limits}})
     asked += [{"distribution": value} for value in ("PreferSameZone", "PreferSameNode", "a.b/C")]
     asked += [{"keys": ["kubernetes.io/hostname", "*"]}, {"weights": "[1, 2, 3]"}]
     for one in asked:

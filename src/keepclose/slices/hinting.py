@@ -26,6 +26,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Pod
 from keepclose.routing.auto import allocate_proportionally
+from keepclose.routing.balanced import Balanced, read_balance_limits
 from keepclose.routing.heuristic_answers import HeuristicAnswer, HeuristicFailure, ZoneDemand
 from keepclose.routing.heuristics import apply_heuristic, assign_groups
 from keepclose.routing.hint_facts import FactsOf
@@ -240,6 +241,7 @@ def hint_slices(
     strategy: Strategy,
     slices: SliceSet,
     *,
+    annotations: Mapping[str, str],
     cluster: ClusterNodes,
     settings: PlannerSettings,
     address_type: str,
@@ -250,9 +252,9 @@ def hint_slices(
 ) -> Hinting:
     """Return the slices with the hints that the mechanism requires.
 
-    `node_hints` overlays node-level topology where the mechanism allows it. `populated` says
-    whether the Service had hints of the mode Auto before. `answers` are earlier answers of a custom
-    heuristic.
+    `annotations` are those of the Service. `node_hints` overlays node-level topology where the
+    mechanism allows it. `populated` says whether the Service had hints of the mode Auto before.
+    `answers` are earlier answers of a custom heuristic.
     """
     match strategy.name:
         case StrategyName.SAME_ZONE:
@@ -276,6 +278,9 @@ def hint_slices(
             return Hinting(result.slices, result.events, reasons, result.totals)
         case StrategyName.CUSTOM:
             heuristic = settings.heuristics[strategy.value]
+            invalid: tuple[Reason, ...] = ()
+            if isinstance(heuristic, Balanced):
+                heuristic, invalid = read_balance_limits(annotations, heuristic)
             answer = apply_heuristic(
                 slices,
                 heuristic,
@@ -287,7 +292,7 @@ def hint_slices(
             )
             return Hinting(
                 answer.slices,
-                reasons=answer.reasons,
+                reasons=(*invalid, *answer.reasons),
                 failure=answer.failure,
                 question=answer.question,
             )

@@ -322,6 +322,7 @@ class ServicePlanner:
         return hint_slices(
             strategy,
             SliceSet(plan.create, plan.update, plan.unchanged),
+            annotations=self._service.metadata.annotations,
             cluster=self._cluster,
             settings=self._settings,
             address_type=family.address_type,

@@ -83,6 +83,7 @@ def rehint(
         hinting = hint_slices(
             strategy,
             SliceSet(unchanged=tuple(family)),
+            annotations=service.metadata.annotations,
             cluster=cluster,
             settings=settings,
             address_type=name,

@@ -1,0 +1,119 @@
+"""The limits that a Service sets for Balanced by annotations, and what becomes of bad values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from keepclose.model.well_known import (
+    MAX_OVERLOAD_ANNOTATION,
+    MIN_IN_ZONE_ANNOTATION,
+    OBJECTIVE_ANNOTATION,
+)
+from keepclose.routing.allocation.balanced import Objective
+from keepclose.routing.balanced import BALANCED, Balanced, parse_part, read_balance_limits
+from keepclose.routing.heuristics import Allotment, Refusal, ZoneDemand
+from keepclose.routing.reasons import WARNING_CODES, ReasonCode
+
+THIRDS = {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
+
+
+def ask(heuristic: Balanced, endpoints: dict[str, int], shares: dict[str, float]) -> Allotment:
+    """Return the answer with its reasons."""
+    answer = heuristic.allocate(ZoneDemand(shares, endpoints, {}))
+    assert not isinstance(answer, Refusal)
+    return answer if isinstance(answer, Allotment) else Allotment(answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("0.2", 0.2),
+        ("20%", 0.2),
+        ("0", 0.0),
+        ("100%", 1.0),
+        ("", -1.0),
+        ("%", -1.0),
+        ("-1", -1.0),
+        ("-5%", -1.0),
+        ("nan", -1.0),
+        ("0x10", -1.0),
+        ("٢٠%", -1.0),
+        ("20 %", -1.0),
+    ],
+)
+def test_parts_are_fractions_or_percentages(text: str, part: float) -> None:
+    """A part is a decimal number, or one with a percent sign; anything else is none."""
+    assert parse_part(text) == pytest.approx(part)
+
+
+def test_a_service_sets_its_limits() -> None:
+    """All three annotations replace the defaults, and a bound that is set is strict."""
+    annotations = {
+        MAX_OVERLOAD_ANNOTATION: "50%",
+        OBJECTIVE_ANNOTATION: "Locality",
+        MIN_IN_ZONE_ANNOTATION: "0.6",
+    }
+    heuristic, reasons = read_balance_limits(annotations, BALANCED)
+    assert heuristic == Balanced(0.5, Objective.LOCALITY, is_strict=True, min_in_zone=0.6)
+    assert reasons == ()
+    assert read_balance_limits({"other": "1"}, BALANCED) == (BALANCED, ())
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "text", "default"),
+    [
+        (MAX_OVERLOAD_ANNOTATION, ReasonCode.MAX_OVERLOAD_INVALID, "a lot", "20%"),
+        (MAX_OVERLOAD_ANNOTATION, ReasonCode.MAX_OVERLOAD_INVALID, "1001%", "20%"),
+        (MIN_IN_ZONE_ANNOTATION, ReasonCode.MIN_IN_ZONE_INVALID, "1.1", "0%"),
+        (OBJECTIVE_ANNOTATION, ReasonCode.OBJECTIVE_INVALID, "score", "Score"),
+        (OBJECTIVE_ANNOTATION, ReasonCode.OBJECTIVE_INVALID, "", "Score"),
+    ],
+)
+def test_a_bad_value_leaves_the_default(
+    key: str, code: ReasonCode, text: str, default: str
+) -> None:
+    """The reason names annotation, value, default and fix, and makes a Warning Event."""
+    heuristic, (reason,) = read_balance_limits({key: text}, BALANCED)
+    assert heuristic == BALANCED
+    assert reason.code is code
+    assert code in WARNING_CODES
+    assert reason.message.startswith(f"metadata.annotations[{key}]: {text!r} is not ")
+    assert reason.message.endswith(f", so {default} holds")
+    assert reason.fix.startswith(f"set {key} to ")
+
+
+def test_a_bound_that_is_set_holds() -> None:
+    """By default 2-1-1 is divided with 33 % overload; within 20 % zone b must use all endpoints."""
+    endpoints = {"a": 2, "b": 1, "c": 1}
+    divided = ask(BALANCED, endpoints, THIRDS)
+    assert [reason.code for reason in divided.reasons] == [ReasonCode.BOUND_RELAXED]
+    heuristic, _ = read_balance_limits({MAX_OVERLOAD_ANNOTATION: "20%"}, BALANCED)
+    kept = heuristic.allocate(ZoneDemand(THIRDS, endpoints, {}))
+    assert kept == {"a": {"a": 2}, "b": {"c": 1}, "c": {"c": 1}}
+    looser, _ = read_balance_limits({MAX_OVERLOAD_ANNOTATION: "34%"}, BALANCED)
+    assert looser.allocate(ZoneDemand(THIRDS, endpoints, {})) == divided.matrix
+
+
+@pytest.mark.parametrize(
+    ("least", "in_zone"), [(0.0, 0.80), (0.9, 0.9), (1.0, 1.0)], ids=["none", "90 %", "all"]
+)
+def test_a_least_share_stays_in_its_zone(least: float, in_zone: float) -> None:
+    """More than the best score keeps stays in its zone if the Service asks, with more overload."""
+    shares = {"a": 0.5, "b": 0.3, "c": 0.2}
+    endpoints = {"a": 3, "b": 6, "c": 2}
+    answer = ask(Balanced(min_in_zone=least), endpoints, shares)
+    sizes = {zone: sum(row.get(zone, 0) for row in answer.matrix.values()) for zone in endpoints}
+    kept = sum(
+        share * answer.matrix[zone].get(zone, 0) / sizes[zone] for zone, share in shares.items()
+    )
+    assert kept >= in_zone - 1e-9
+    assert math.isclose(kept, 0.8) == (least == 0.0)
+
+
+def test_a_share_that_cannot_be_kept_is_reported() -> None:
+    """Zones without endpoints send their traffic away, whatever the Service asks for."""
+    answer = ask(Balanced(min_in_zone=0.9), {"a": 4, "b": 4}, THIRDS)
+    codes = [reason.code for reason in answer.reasons]
+    assert ReasonCode.MIN_IN_ZONE_UNREACHABLE in codes
