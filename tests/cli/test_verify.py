@@ -490,7 +490,9 @@ def test_an_unexpected_error_is_no_verdict(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_deletes_probe_pods(number: signal.Signals, tmp_path: Path) -> None:
     """A command that is stopped deletes its pods and exits with no code of a verdict."""
-    command = (sys.executable, "-m", "keepclose", "verify", "shop/web", "--probe", "--yes")
+    # NB: under nohup the tests, and so their children, ignore SIGHUP.
+    program = ("env", "--default-signal", sys.executable, "-m", "keepclose")
+    command = (*program, "verify", "shop/web", "--probe", "--yes")
     env = {**os.environ, "HOME": str(tmp_path), "KEEPCLOSE_DATA_DIR": str(tmp_path / "lab")}
     with api_server(tmp_path) as names:
         with subprocess.Popen(

@@ -99,8 +99,10 @@ def _wait_for_flows(source: str) -> FlowTable:
     deadline = time.monotonic() + PATIENCE
     while True:
         table = load_flow_table(source)
-        complete = table.rows and table.has_bytes
-        if complete and all(counts.response_bytes for _, counts in table):
+        # An increase needs two scrapes, and the second may come between two queries.
+        if table.rows and all(
+            counts.connections and counts.refused and counts.response_bytes for _, counts in table
+        ):
             return table
         assert time.monotonic() < deadline, table.notes
         time.sleep(0.2)

@@ -199,11 +199,11 @@ def print_few(console: Screen, rows: Sequence[FewEndpoints]) -> None:
     table = _table(
         "endpoints",
         "inputs",
-        "no hints",
+        "none",
         "PreferSameZone",
         "Auto",
         "Balanced",
-        "best hints",
+        "best",
         "limit",
         "below",
     )
@@ -213,8 +213,10 @@ def print_few(console: Screen, rows: Sequence[FewEndpoints]) -> None:
             str(row.endpoints), f"{row.inputs:,}", *map("{:.2f}".format, scores), f"{row.below:,}"
         )
     console.print(table)
-    console.print("best hints: without a bound on overload; limit: by weights, nothing scores more")
-    console.print("below: inputs where Balanced scores less than no hints, PreferSameZone or Auto")
+    console.print(
+        "best: of all hints, without a bound on overload; limit: by weights, not exceeded"
+    )
+    console.print("below: inputs where Balanced scores less than none, PreferSameZone or Auto")
 
 
 def name_size(size: SizeClass) -> str:
