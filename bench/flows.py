@@ -48,6 +48,8 @@ from keepclose.system.netlink import (
 )
 
 RATE: Final = 10_000
+OFFERED_RATE: Final = 10_200
+"""A little more than the limit, because the time of a run ends with its last deletions."""
 SLOW_RATE: Final = 200
 OPEN: Final = 100_000
 MAX_RSS_MIB: Final = 64
@@ -319,15 +321,15 @@ def _measure_parts(agent: Process, url: str, seconds: float) -> bool:
     if shutil.which("conntrack"):
         options = ("-E", "-e", "NEW,DESTROY", "-b", str(32 << 20))
         other = Process("conntrack", *options, is_read=False)
-    total, took = _stream(RATE, seconds, 0)
+    total, took = _stream(OFFERED_RATE, seconds, 0)
     counted = _counted(url) - before
     share = (agent.cpu_s() - cpu) / took
     lost = int(_metric(url, "keepclose_flows_lost_events_total"))
     holds &= _report(
         "new connections a second",
         f"{total / took:,.0f}",
-        f">= {RATE * 0.98:,.0f} made",
-        holds=total / took >= RATE * 0.98,
+        f">= {RATE:,} made",
+        holds=total / took >= RATE,
     )
     holds &= _report("  events lost", str(lost), "0", holds=lost == 0)
     holds &= _report(
