@@ -20,7 +20,13 @@ from keepclose.accounting.flow_table import (
     FlowKind,
 )
 from keepclose.model.endpointslice.types import EndpointPort, EndpointSlice
-from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.service.types import (
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    Service,
+    ServicePort,
+    ServiceStatus,
+)
 from keepclose.model.workload import Node, NodeSpec, Pod
 from support import builders
 from support.flowclusters import (
@@ -532,6 +538,60 @@ def test_only_public_addresses_are_outside_at_once() -> None:
     private, public = connection(Q1, "172.31.9.9", 443), connection(Q1, "8.8.8.8", 443)
     assert attribute(private, book, node="n1", may_wait=True) is NotCounted.WAIT
     assert isinstance(attribute(public, book, node="n1", may_wait=True), FlowKey)
+
+
+@pytest.mark.parametrize(
+    ("mode", "want"),
+    [
+        pytest.param(None, FlowKind.SERVICE, id="no mode"),
+        pytest.param("VIP", FlowKind.SERVICE, id="VIP"),
+        pytest.param("Proxy", FlowKind.EGRESS, id="Proxy"),
+    ],
+)
+def test_the_address_of_a_load_balancer(mode: str | None, want: FlowKind) -> None:
+    """A node leads connections to it to endpoints, unless its mode is Proxy: then they leave."""
+    balancer = "198.51.100.9"
+    ingress = LoadBalancerIngress(ip=balancer, ip_mode=mode)
+    service = replace(
+        web_service(), status=ServiceStatus(load_balancer=LoadBalancerStatus(ingress=(ingress,)))
+    )
+    book = cluster_book()
+    book.set_service(service, at=0.0)
+    flow = attribute(connection(P1, balancer), book, node="n1", may_wait=False)
+    assert isinstance(flow, FlowKey)
+    assert flow.kind is want
+
+
+@pytest.mark.parametrize(
+    "name", ["projectcalico.org/IPv4VXLANTunnelAddr", "network.cilium.io/ipv4-cilium-host"]
+)
+@pytest.mark.parametrize("translated_by", ["n1", ""])
+def test_a_node_that_masquerades_with_the_address_of_its_tunnel(
+    name: str, translated_by: str
+) -> None:
+    """Such a connection to a pod of another node counts once, if the Node has the address."""
+    tunnels = {"n1": "172.20.1.1", "n2": "172.20.2.1"}
+    pod = "172.20.2.9"
+    keys = []
+    for me in ("n1", "n2"):
+        book = AddressBook()
+        for node, tunnel in tunnels.items():
+            plain = node_of(node)
+            metadata = replace(plain.metadata, annotations={name: tunnel})
+            book.set_node(replace(plain, metadata=metadata), at=0.0)
+        book.distrust_ranges()
+        book.set_own_addresses(me, [address(NODE_ADDRESSES[me]), address(tunnels[me])], at=0.0)
+        book.set_service(web_service(), at=0.0)
+        endpoint = builders.endpoint(pod, zone="zone-b", node_name="n2", pod_name="p2")
+        book.set_slice(builders.endpoint_slice(endpoint), at=0.0)
+        seen = connection(tunnels["n1"], pod, 8080)
+        if me == translated_by:
+            seen = connection(OUTSIDE_ADDRESS, NODE_ADDRESSES["n1"], NODE_PORT, reply=(pod, 8080))
+        answer = attribute(seen, book, node=me, may_wait=False)
+        if isinstance(answer, FlowKey):
+            keys.append(answer)
+    want = FlowKind.SERVICE if translated_by else FlowKind.POD
+    assert [(key.kind, key.service, key.endpoint_zone) for key in keys] == [(want, "web", "zone-b")]
 
 
 def test_named_subnets_have_zones() -> None:

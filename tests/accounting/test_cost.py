@@ -177,6 +177,38 @@ def test_periods_in_turn_are_of_one_source(
     assert [(period.hours, period.sources) for period in report.periods] == shown
 
 
+@pytest.mark.parametrize("empty_first", [True, False])
+def test_a_day_without_traffic_is_a_day(*, empty_first: bool) -> None:
+    """A table without flows lengthens the period of the source that it follows or precedes."""
+    busy = (key("a", "b"), bytes_of(100 * GB, 0))
+    days = [table_of(hours=24), table_of(busy, hours=24)]
+    if not empty_first:
+        days.reverse()
+    days[1].start, days[1].end = days[0].end, days[0].end + 86_400
+    rates = prices({"from": "*", "to": "*", "sent": 0.01, "received": 0})
+    report = price_flows(days, rates, by=CostGrouping.SERVICE)
+    assert [(period.hours, period.sources) for period in report.periods] == [(48, 1)]
+    assert report.extrapolate(report.total, 48) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("later", "hours", "want"),
+    [
+        pytest.param(2 * GB, 2.0, True, id="a later reading"),
+        pytest.param(2 * GB, 1.0, False, id="another node of the same hour"),
+        pytest.param(GB // 2, 2.0, False, id="less than before"),
+    ],
+)
+def test_two_readings_of_an_agent_are_warned_about(later: int, hours: float, *, want: bool) -> None:
+    """Tables that begin at the same moment, of which one has grown, may be of one agent."""
+    first = table_of((key("a", "b"), bytes_of(GB, 0)))
+    second = table_of((key("a", "b"), bytes_of(later, 0)), hours=hours)
+    rates = prices({"from": "*", "to": "*", "sent": 0.01, "received": 0})
+    for tables in ([first, second], [second, first]):
+        report = price_flows(tables, rates, by=CostGrouping.SERVICE)
+        assert any("readings of one agent" in warning for warning in report.warnings) is want
+
+
 def test_one_unknown_period_makes_all_unknown() -> None:
     """A sum without the rate of one source would be too low."""
     tables, _ = observed((24, 0, 24))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -219,3 +220,21 @@ def test_a_period_for_each_row_is_one_period() -> None:
     (table,) = read_csv_tables(lines, name="f")
     assert (table.total().request_bytes, table.seconds) == (1200, 86_400.0)
     assert table.notes == ["f: rows of more than 1,000 periods count as of one"]
+
+
+@pytest.mark.parametrize(
+    ("read", "write"),
+    [
+        pytest.param(read_csv_tables, write_csv, id="CSV"),
+        pytest.param(read_json_tables, write_json_lines, id="JSON lines"),
+    ],
+)
+def test_comments_may_stand_above_flows(read: Any, write: Any) -> None:
+    """Lines that begin with # are left out above the first line, and nowhere else."""
+    table = FlowTable(start=1_767_225_600.0, end=1_767_229_200.0)
+    table.add(FlowKey(namespace="shop", service="web"), FlowCounts(1, 0, 0, 2, 3))
+    lines = [*write(table)]
+    (again,) = read(["# of January\n", "\n", *lines], name="flows")
+    assert again.rows == table.rows
+    with pytest.raises(FlowFileError, match="line 3"):
+        read([*lines, "# of February\n"], name="flows")

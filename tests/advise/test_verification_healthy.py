@@ -21,6 +21,7 @@ from keepclose.accounting.flow_table import (
     FlowKey,
     FlowKind,
     FlowTable,
+    merge_tables,
 )
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.observed_traffic import ShareRange, find_differences
@@ -29,8 +30,9 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service, ServicePort
-from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
+from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION, ZONE_WEIGHTS_ANNOTATION
 from keepclose.model.workload import Node, Pod
+from keepclose.routing.balanced import BALANCED
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
@@ -65,7 +67,7 @@ def _drawn(
     """Return the flows of 200 connections a node, ten times as many from n1, as proxies draw."""
     draw = random.Random(seed)
     flows = FlowTable(end=600.0)
-    zones = {each.name: each.zone or NO_ZONE for each in nodes}
+    zones = {each.name: each.zone or NO_ZONE for each in (*NODES, *nodes)}
     by_address = {each.status.pod_ip: each for each in pods}
     (port,) = routed_ports(web, "IPv4", gates=settings.gates)
     endpoints = collect_endpoints(slices, "IPv4", gates=settings.gates)[port.key]
@@ -314,3 +316,29 @@ def test_false_alarms_are_rare(seed: int) -> None:
     flows = _drawn(WEB, planned_slices(pods=pods), pods=pods, seed=seed)
     verified = verify(flows, pods=pods)
     assert (verified.verdict, verified.causes) == (TrafficVerdict.HONOURED, ())
+
+
+@pytest.mark.parametrize("following", [0, 2, 5, 6])
+def test_nodes_that_follow_weights_and_nodes_that_follow_hints_are_both_right(
+    following: int,
+) -> None:
+    """Beside written weights a node may go by either, in any mixture, and is not blamed for it."""
+    gates = FeatureGates().with_gates(Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS)
+    asked = PlannerSettings(gates=gates, heuristics={"keepclose.dev/Balanced": BALANCED})
+    web = service(
+        traffic_distribution="keepclose.dev/Balanced",
+        annotations={"keepclose.dev/weights": "Enabled"},
+    )
+    pods = [pod(f"web-{n}", f"n{n // 2 + 2}", ip=f"10.0.0.{n + 1}") for n in range(8)]
+    slices = planned_slices(web, pods=pods, settings=asked)
+    assert any(ZONE_WEIGHTS_ANNOTATION in each.metadata.annotations for each in slices)
+    by_weights, by_hints = (
+        _drawn(web, slices, nodes=nodes, pods=pods, settings=settings)
+        for nodes, settings in (
+            (NODES[:following], asked),
+            (NODES[following:], PlannerSettings()),
+        )
+    )
+    flows = merge_tables((by_weights, by_hints))
+    verified = verify(flows, web=web, pods=pods, slices=slices, settings=asked)
+    assert verified.verdict is TrafficVerdict.HONOURED, verified

@@ -29,6 +29,7 @@ from keepclose.cli.main import app
 from keepclose.kube.auth import kubeconfig
 from keepclose.kube.connection import ConnectionSettings
 from keepclose.kube.errors import ConfigError
+from keepclose.system import bounded_http
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "flows"
@@ -640,7 +641,7 @@ def test_an_answer_without_end_is_given_up(
     endless: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that sends a byte now and then keeps no command waiting, wherever it sends them."""
-    monkeypatch.setattr(flow_sources, "_EXCHANGE_S", 0.2)
+    monkeypatch.setattr(bounded_http, "EXCHANGE_S", 0.2)
     started = time.monotonic()
     result = run(*(word.format(endless) for word in command))
     assert result.exit_code == ExitCode.UNREACHABLE

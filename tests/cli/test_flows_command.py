@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from keepclose.model.workload import Node
 from support.server_processes import embedded_server
 
 PROGRAM = Path(sys.executable).with_name("keepclose")
+WITHOUT_CONNTRACK = Path(__file__).parents[1] / "support" / "commands" / "without_conntrack.py"
 
 
 def run_flows(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -95,6 +97,8 @@ def test_the_present_connections_are_printed(tmp_path: Path) -> None:
     assert (done.stderr, document.stderr) == ("", "")
     assert json.loads(document.stdout)["flows"] is not None
     assert (csv.returncode, csv.stdout.startswith("start,end,kind,")) == (0, True)
+    # A file of CSV has no place for notes.
+    assert "they have no period" in csv.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="reading the kernel's connections needs root")
@@ -132,3 +136,22 @@ def test_without_rights_the_fix_is_told(tmp_path: Path) -> None:
         )
     assert done.returncode == 5
     assert "NET_ADMIN" in done.stderr
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "aarch64"), reason="the filter knows two processors"
+)
+@pytest.mark.parametrize("mode", ["--once", "--metrics-bind-address=none"])
+def test_a_kernel_without_conntrack_is_named(tmp_path: Path, mode: str) -> None:
+    """On a kernel that tracks no connections the command ends with code 2 and the module."""
+    with embedded_server(tmp_path / "data") as server:
+        done = run_flows(
+            mode,
+            "--kubeconfig",
+            str(server.kubeconfig),
+            before=(sys.executable, str(WITHOUT_CONNTRACK)),
+        )
+    assert done.returncode == 2
+    assert "this kernel tracks no connections: Protocol not supported" in done.stderr
+    assert "modprobe nf_conntrack_netlink" in done.stderr
+    assert "Traceback" not in done.stderr

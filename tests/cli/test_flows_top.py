@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from keepclose.cli import flows_top
 from keepclose.cli.flows_top import Readings, Tally
 from keepclose.cli.options import FlowGrouping, FlowOrder
 from keepclose.cli.render.flows_table import summarise
-from keepclose.flows import agent_pages
-from keepclose.flows.agent_pages import find_agents
+from keepclose.demand import agent_pages
+from keepclose.demand.agent_pages import find_agents
 from keepclose.kube.errors import BrokenStream
 
 WEB = FlowKey(namespace="shop", service="web", client_zone="zone-a", endpoint_zone="zone-b")
@@ -58,6 +59,22 @@ def test_rates_are_differences_of_the_same_source() -> None:
     assert tally.reading.later.rows[WEB].connections == 1
     assert tally.reading.total.rows[WEB].connections == 111 + 3 + 999
     assert tally.reading.total.notes == ["n2 does not answer: gone"]
+
+
+def test_a_source_that_answers_again_has_the_mean_since_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it counted in an outage is divided by the time of the outage, not by one interval."""
+    now = [0.0]
+    monkeypatch.setattr("keepclose.cli.flows_top.time", SimpleNamespace(monotonic=lambda: now[0]))
+    tally = Tally(Readings({"n1": table(0), "n2": table(0)}, {}))
+    for now[0] in (2.0, 4.0, 6.0):
+        tally.take(Readings({"n1": table(int(10 * now[0]))}, {"n2": "gone"}))
+    now[0] = 8.0
+    tally.take(Readings({"n1": table(80), "n2": table(800)}, {}))
+    summary = summarise(tally.reading, FlowGrouping.SERVICE, FlowOrder.CROSS_ZONE)
+    assert summary.per_second is not None
+    assert summary.per_second.connections == 10 + 100
 
 
 def test_the_rate_of_a_window_is_its_mean() -> None:
@@ -186,7 +203,7 @@ class PagesOfAgents:
 def test_pages_of_agents_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pages are read at once, a large one alone, and one beyond the limit not at all."""
     monkeypatch.setattr(agent_pages, "_SMALL_PAGE_BYTES", 10)
-    monkeypatch.setattr(agent_pages, "MAX_PAGE_BYTES", 50)
+    monkeypatch.setattr(agent_pages, "MAX_AGENT_PAGE_BYTES", 50)
     monkeypatch.setattr(agent_pages, "_AT_ONCE", 4)
     taken: dict[str, int] = {}
 

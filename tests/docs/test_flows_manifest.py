@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from keepclose.cli.options import AGENT_NAMESPACE
-from keepclose.flows.agent_pages import AGENT_LABEL, find_agents
+from keepclose.demand.agent_pages import AGENT_LABEL, find_agents
 from support.netns import namespaces_or_skip
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
@@ -182,3 +182,21 @@ def test_the_scheduled_job_fails_by_the_exit_code(tmp_path: Path, code: int, fai
     done = subprocess.run(container["command"], env=environment, check=False)
     assert (done.returncode != 0) is fails
     assert job["backoffLimit"] == 0
+
+
+def test_the_role_that_measured_demand_needs_is_shipped() -> None:
+    """The page about demand binds a Role that lets the controller read the pages of agents."""
+    page = (HOWTO / "demand.md").read_text()
+    shipped = list(yaml.safe_load_all((HOWTO / "verify.yaml").read_text()))
+    [role] = [
+        document
+        for document in shipped
+        if document["kind"] == "Role" and document["metadata"]["name"] == "keepclose-flows-reader"
+    ]
+    assert role["metadata"]["namespace"] == AGENT_NAMESPACE
+    assert {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]} in role["rules"]
+    assert "--role=keepclose-flows-reader" in page
+    for name in ("controller", "webhook"):
+        documents = list(yaml.safe_load_all((HOWTO / f"{name}.yaml").read_text()))
+        [account] = [item["metadata"] for item in documents if item["kind"] == "ServiceAccount"]
+        assert f"{account['namespace']}:{account['name']}" in page

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from keepclose.flows.agent_pages import AGENT_LABEL
+from keepclose.demand.agent_pages import AGENT_LABEL
 from support.grafana import load_scrape_jobs
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"

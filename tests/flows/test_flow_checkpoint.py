@@ -30,7 +30,7 @@ from keepclose.flows.checkpoint import (
 )
 
 STATE = LedgerState([], [], [], b"", b"", b"", b"", [])
-CONTENT = Checkpoint("boot-1", 7, 1.0, 2.0, STATE, lost=3)
+CONTENT = Checkpoint("boot-1", 7, 1.0, 2.0, 3.0, STATE, lost=3)
 IP = bytes((10, 0, 0, 1))
 CONNECTION = Connection(6, IP, 1, IP, 2, IP, 2, 1.0)
 FULL_STATE = LedgerState(
@@ -43,7 +43,7 @@ FULL_STATE = LedgerState(
     bytes((0, 1)),
     [WaitingState(CONNECTION, FlowCounts(1), 1), WaitingState(CONNECTION, FlowCounts(1), -1)],
 )
-FULL = Checkpoint("boot-1", 7, 1.0, 2.0, FULL_STATE, [(FlowKey(), FlowCounts(1))])
+FULL = Checkpoint("boot-1", 7, 1.0, 2.0, 3.0, FULL_STATE, [(FlowKey(), FlowCounts(1))])
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -113,7 +113,8 @@ def waiting(*entries: tuple[Connection, int]) -> dict[str, Any]:
         pytest.param({"lost": -1}, {}, id="a negative number"),
         pytest.param({"gap_s": float("inf")}, {}, id="an infinite gap"),
         pytest.param({"start": float("nan")}, {}, id="a start that is no number"),
-        pytest.param({"start": 1e300}, {}, id="a start in the far future"),
+        pytest.param({"end": 1e300}, {}, id="an end in the far future"),
+        pytest.param({"start": 4.0}, {}, id="an end before the start"),
         pytest.param({"boot_s": -1.0}, {}, id="a time before the boot"),
         pytest.param({"shown": [(FlowKey(), FlowCounts(2))]}, {}, id="more shown than counted"),
         pytest.param({"shown": [(FlowKey(port="x"), FlowCounts())]}, {}, id="shown, not counted"),

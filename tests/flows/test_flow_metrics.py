@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keepclose.accounting.flow_table import REST, ZONES_ONLY, Detail, FlowCounts, FlowKey, FlowTable
 from keepclose.flows.metrics import AgentCounts, FlowMetrics, ShownFlows
+from keepclose.flows.process import join_lines
 
 
 def table_of(amounts: dict[str, int]) -> FlowTable:
@@ -70,3 +73,26 @@ def test_detail_adds_labels() -> None:
         for label in labels
     }
     assert {"client_node", "endpoint_node", "client", "endpoint"} <= names
+
+
+async def test_others_run_while_a_large_page_is_written() -> None:
+    """A page of many flows is whole and of one moment, and probes need not wait for its end."""
+    flows = {f"s{number}": number for number in range(2000)}
+    tables = [table_of(flows)]
+    metrics = FlowMetrics(ZONES_ONLY, table=lambda: tables[0], counts=AgentCounts)
+    want = metrics.page()
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            tables[0] = FlowTable()
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count_turns())
+    body = await join_lines(metrics.lines())
+    counting.cancel()
+    await asyncio.gather(counting, return_exceptions=True)
+    assert body == want
+    assert turns >= 10

@@ -14,7 +14,10 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from keepclose.accounting.flow_table import Detail, FlowCounts, FlowKey, FlowKind
+from keepclose.accounting.cost import CostGrouping, price_flows
+from keepclose.accounting.flow_files import read_csv, write_csv
+from keepclose.accounting.flow_table import Detail, FlowCounts, FlowKind
+from keepclose.accounting.prices import PriceTable
 from keepclose.flows.agent import FlowAgent
 from keepclose.flows.checkpoint import (
     Checkpoint,
@@ -28,9 +31,8 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.requests import PODS
 from keepclose.system.conntrack import walk_connections
-from support.flowbeds import CLIENT, SERVER, SERVICE, SERVICE6, flow_bed, flows_of, pod
+from support.flowbeds import CLIENT, SERVER, SERVICE, SERVICE6, WEB, flow_bed, flows_of, pod
 
-WEB = FlowKey(FlowKind.SERVICE, "default", "web", "http", "TCP", "zone-a", "zone-b")
 DNS = WEB._replace(port="dns", protocol="UDP")
 
 
@@ -116,6 +118,25 @@ async def test_without_accounting_only_connections_count() -> None:
     assert "nf_conntrack_acct is 0" in notes[0]
 
 
+async def test_a_kernel_that_reports_no_events() -> None:
+    """Where events are switched off, a warning, a note and a metric say what is missing."""
+    with flow_bed() as bed:
+        bed.node.set_values({"netfilter/nf_conntrack_events": 0})
+        with capture_logs() as logs:
+            async with bed.agent() as agent:
+                await flows_of(agent, walks=True)
+                off, off_page = agent.table.notes, agent.metrics.page().decode()
+                bed.node.set_values({"netfilter/nf_conntrack_events": 1})
+                await flows_of(agent, walks=True)
+                on, on_page = agent.table.notes, agent.metrics.page().decode()
+    fixes = [log["fix"] for log in logs if "reports no events" in log["event"]]
+    assert fixes == ["sysctl -w net.netfilter.nf_conntrack_events=1"]
+    assert ["nf_conntrack_events is 0" in note for note in off] == [True]
+    assert on == []
+    assert "\nkeepclose_flows_events 0\n" in off_page
+    assert "\nkeepclose_flows_events 1\n" in on_page
+
+
 async def test_accounting_is_turned_on_when_wanted() -> None:
     """With the option, the agent sets the kernel's switch and bytes count."""
     with flow_bed(accounts=False) as bed, bed.listen():
@@ -133,7 +154,7 @@ async def test_lost_events_are_counted_and_repaired_by_a_walk() -> None:
             for _ in range(number):
                 bed.connect(SERVICE, 80).close()
                 listener.accept()[0].close()
-            agent.collector.drain()
+            await agent.collector.drain()
             lost = agent.collector.lost
             rows = await flows_of(agent, walks=True)
     assert lost > 0
@@ -169,6 +190,59 @@ async def test_a_killed_agent_loses_and_doubles_nothing(tmp_path: Path) -> None:
     assert float(gap_s) > 0
 
 
+async def test_open_connections_have_no_period() -> None:
+    """What is open now counts since it began, so a file of it has bytes, and no cost an hour."""
+    with flow_bed() as bed, bed.listen() as listener, bed.connect(SERVICE, 80) as client:
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.sendall(b"x" * 50_000)
+            assert len(client.recv(50_000, socket.MSG_WAITALL)) == 50_000
+            async with Client(bed.cluster, clock=SystemClock()) as api:
+                agent = FlowAgent(
+                    bed.settings(), client=api, clock=SystemClock(), inside=bed.node.do
+                )
+                agent.open()
+                try:
+                    table = await agent.count_once(within_s=60)
+                finally:
+                    agent.close()
+    read = read_csv(write_csv(table), name="once.csv")
+    report = price_flows([read], PriceTable("USD", "GB"), by=CostGrouping.SERVICE)
+    assert read.rows[WEB].response_bytes > 50_000
+    assert (table.seconds, read.seconds, report.periods) == (0, 0, [])
+    assert any("they have no period" in note for note in table.notes)
+
+
+async def test_an_agent_that_ends_before_its_first_walk_leaves_no_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """The next agent begins as the first one did: it counts nothing of what was open before it."""
+    path = tmp_path / "flows"
+    with flow_bed() as bed, bed.listen() as listener, bed.connect(SERVICE, 80) as client:
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.sendall(b"x" * 50_000)
+            assert len(client.recv(50_000, socket.MSG_WAITALL)) == 50_000
+            async with Client(bed.cluster, clock=SystemClock()) as api:
+                agent = FlowAgent(
+                    bed.settings(checkpoint=path),
+                    client=api,
+                    clock=SystemClock(),
+                    inside=bed.node.do,
+                )
+                agent.open()
+                try:
+                    await agent.refresh()
+                finally:
+                    agent.close()
+            is_written = path.exists()
+            async with bed.agent(checkpoint=path) as agent:
+                rows = dict(await flows_of(agent, walks=True))
+    assert not is_written
+    assert sum(counts.connections for counts in rows.values()) == 0
+    assert sum(counts.total_bytes for counts in rows.values()) == 0
+
+
 async def test_a_checkpoint_that_cannot_be_written_keeps_the_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +275,7 @@ async def test_a_forged_checkpoint_is_put_aside(tmp_path: Path) -> None:
     with flow_bed() as bed, bed.listen():
         state = LedgerState([WEB], [FlowCounts(-5)], [], b"", b"", b"", b"", [])
         namespace = bed.node.do(own_namespace)
-        forged = Checkpoint(boot_id(), namespace, 1.0, 1.0, state, gap_s=float("inf"))
+        forged = Checkpoint(boot_id(), namespace, 1.0, 1.0, 2.0, state, gap_s=float("inf"))
         path.write_bytes(encode_checkpoint(forged))
         with capture_logs() as logs:
             async with bed.agent(checkpoint=path) as agent:
@@ -237,7 +311,7 @@ async def test_a_page_before_the_first_walk_counts_no_past() -> None:
                         while not agent.collector.events:
                             bed.node.do(lambda: list(walk_connections()))
                             await asyncio.sleep(0.1)
-                            agent.collector.drain()
+                            await agent.collector.drain()
                     rows = await flows_of(agent, walks=True)
                 finally:
                     agent.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from keepclose.accounting.address_book import AddressBook
 from keepclose.accounting.owner_history import OwnerKind
@@ -148,6 +149,38 @@ async def test_ranges_that_the_network_does_not_use_are_ignored(*, pod_first: bo
         assert bed.owner(LOCAL) == (OwnerKind.POD, "n2")
         assert bed.owner("10.0.1.99") is None
         assert bed.book.is_of_cluster(address("10.0.1.99"))
+
+
+@pytest.mark.parametrize("ranges", [(), ("10.0.0.0/16",)])
+async def test_unused_ranges_need_those_of_the_cluster(ranges: tuple[str, ...]) -> None:
+    """Without --cluster-cidr a warning says what may be counted twice, and the fix."""
+    bed = _Bed(cluster_ranges=ranges)
+    bed.put_node("n1", "10.0.1.0/24")
+    bed.put_pod("near", "n1", "10.0.77.7")
+    with capture_logs() as logs:
+        async with bed.running():
+            pass
+    fixes = [log["fix"] for log in logs if log["log_level"] == "warning"]
+    want = ["pass --cluster-cidr with the ranges of all pods and Services"]
+    assert fixes == ([] if ranges else want)
+
+
+async def test_a_tunnel_address_that_a_network_writes_later() -> None:
+    """An annotation with the address of a tunnel makes that address one of the Node's."""
+    bed = _Bed()
+    bed.put_node("n2", "10.0.2.0/24")
+    async with bed.running():
+        assert bed.owner("172.20.2.1") is None
+        node = {
+            "metadata": {
+                "name": "n2",
+                "annotations": {"projectcalico.org/IPv4IPIPTunnelAddr": "172.20.2.1"},
+            },
+            "spec": {"podCIDR": "10.0.2.0/24"},
+        }
+        bed.cluster.put(NODES, node)
+        await bed.clock.run_until_idle()
+        assert bed.owner("172.20.2.1") == (OwnerKind.NODE, "n2")
 
 
 async def test_pods_in_the_host_network_say_nothing_of_ranges() -> None:

@@ -13,8 +13,10 @@ from threading import Event
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from keepclose.cli.verify.probing import count_answers
+from keepclose.advise.inventory import Inventory
+from keepclose.cli.verify.probing import count_answers, name_endpoints
 from keepclose.flows.probe import (
     ADDRESS_VARIABLE,
     CONNECTIONS_VARIABLE,
@@ -43,6 +45,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.scripted_streams import HOST, Answer, FakeResponse, status_of
+from support import builders
 
 TARGET = ProbeTarget(NamespacedName("shop", "web"), "http", "10.96.0.10", 80)
 ENDPOINTS = {name: ProbedEndpoint("web-1", "n1", "zone-a") for name in ("web-1", "10.0.0.1")} | {
@@ -79,6 +82,28 @@ def test_answers_name_endpoints() -> None:
     }
     assert unknown == 2
     assert flows.total().unanswered == 1
+
+
+def test_a_name_that_endpoints_share_identifies_none() -> None:
+    """The host name of a Deployment is that of all its pods; their own names still tell them."""
+    endpoints = [
+        replace(
+            builders.endpoint(
+                f"10.0.0.{number}", zone=zone, node_name=f"n{number}", pod_name=f"web-{number}"
+            ),
+            hostname="web",
+        )
+        for number, zone in ((1, "zone-a"), (2, "zone-b"))
+    ]
+    service = builders.service()
+    inventory = Inventory(slices={service.key: (builders.endpoint_slice(*endpoints),)})
+    named = name_endpoints(inventory, service)
+    assert {name: endpoint.zone for name, endpoint in named.items()} == {
+        "web-1": "zone-a",
+        "10.0.0.1": "zone-a",
+        "web-2": "zone-b",
+        "10.0.0.2": "zone-b",
+    }
 
 
 def test_nothing_logged() -> None:

@@ -3,8 +3,8 @@
     with flow_bed() as bed:
         bed.server.listen(bed.SERVER, 8080)
 
-The node translates the address of the Service web (10.96.0.1, port 80) to the server, for TCP and
-UDP, and for IPv6 as well. The API server is in memory.
+The node translates the address of the Service web (10.96.0.1, port 80) to the server, for TCP, UDP
+and SCTP, and for IPv6 as well. The API server is in memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from keepclose.accounting.flow_table import FlowCounts, FlowKey
+from keepclose.accounting.flow_table import FlowCounts, FlowKey, FlowKind
 from keepclose.flows.agent import FlowAgent
 from keepclose.flows.settings import FlowSettings
 from keepclose.kube.client import Client
-from keepclose.kube.clock import SystemClock
+from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.kube.transport.transport import ApiRequest
 from keepclose.testing.fake_clock import FakeClock
@@ -31,12 +31,15 @@ from support.netns import Namespace, ip_batches, namespaces_or_skip
 
 CLIENT, SERVER, GATEWAY, SERVICE = "10.244.1.5", "10.244.2.6", "10.244.1.1", "10.96.0.1"
 CLIENT6, SERVER6, GATEWAY6, SERVICE6 = "fd00:1::5", "fd00:2::6", "fd00:1::1", "fd00:96::1"
+WEB: Final = FlowKey(FlowKind.SERVICE, "default", "web", "http", "TCP", "zone-a", "zone-b")
+"""The flow of the client's connections to the Service, over TCP."""
 _RULES: Final = f"""
 table inet nat {{
     chain prerouting {{
         type nat hook prerouting priority dstnat
         ip daddr {SERVICE} tcp dport 80 dnat ip to {SERVER}:8080
         ip daddr {SERVICE} udp dport 53 dnat ip to {SERVER}:5353
+        ip daddr {SERVICE} sctp dport 3868 dnat ip to {SERVER}:3869
         ip6 daddr {SERVICE6} tcp dport 80 dnat ip6 to [{SERVER6}]:8080
     }}
 }}
@@ -91,9 +94,11 @@ class FlowBed:
         return FlowSettings(**{**wanted, **changes})
 
     @asynccontextmanager
-    async def agent(self, **changes: Any) -> AsyncIterator[FlowAgent]:
+    async def agent(
+        self, *, clock: Clock | None = None, **changes: Any
+    ) -> AsyncIterator[FlowAgent]:
         """Run an agent on the node; it counts when the block begins."""
-        clock = SystemClock()
+        clock = clock or SystemClock()
         async with Client(self.cluster, clock=clock) as client:
             agent = FlowAgent(
                 self.settings(**changes), client=client, clock=clock, inside=self.node.do
@@ -201,6 +206,7 @@ def _service() -> dict[str, Any]:
             "ports": [
                 {"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080},
                 {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 5353},
+                {"name": "diameter", "port": 3868, "protocol": "SCTP", "targetPort": 3869},
             ],
         },
     }
@@ -218,5 +224,6 @@ def _slice(family: str, address: str) -> dict[str, Any]:
         "ports": [
             {"name": "http", "port": 8080, "protocol": "TCP"},
             {"name": "dns", "port": 5353, "protocol": "UDP"},
+            {"name": "diameter", "port": 3869, "protocol": "SCTP"},
         ],
     }

@@ -22,6 +22,7 @@ from keepclose.model.addresses import parse_lenient
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
+from keepclose.model.well_known import TUNNEL_ADDRESS_ANNOTATIONS
 from keepclose.model.workload import Node, Pod
 
 UNOWNED_S: Final = 300.0
@@ -96,15 +97,13 @@ class AddressBook:
         """Record zone, addresses and pod ranges of a node."""
         self._zones[node.name] = node.zone or NO_ZONE
         owner = AddressOwner(OwnerKind.NODE, node.name, node.name)
+        texts = [address.address for address in node.status.addresses] + tunnel_addresses_of(node)
         owners: dict[Hashable, AddressOwner] = {
-            raw: owner
-            for address in node.status.addresses
-            if (raw := pack_address(address.address)) is not None
+            raw: owner for text in texts if (raw := pack_address(text)) is not None
         }
         self._owners.set(("node", node.name), owners, priority=OwnerKind.NODE, at=at)
-        texts = node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ())
         ranges = []
-        for text in texts:
+        for text in node.spec.pod_cidrs or ((node.spec.pod_cidr,) if node.spec.pod_cidr else ()):
             try:
                 ranges.append(_Range.parse(text))
             except ValueError:
@@ -169,7 +168,11 @@ class AddressBook:
         if len(spec.ports) == 1 and not spec.ports[0].name:
             self._only_ports[service.key] = str(spec.ports[0].port)
         addresses = {*spec.cluster_ips, spec.cluster_ip, *spec.external_ips}
-        addresses |= {ingress.ip for ingress in service.status.load_balancer.ingress}
+        addresses |= {
+            ingress.ip
+            for ingress in service.status.load_balancer.ingress
+            if ingress.is_routed_by_nodes
+        }
         packed = [raw for address in addresses if (raw := pack_address(address)) is not None]
         frontends: dict[Hashable, Frontend] = {}
         node_ports: dict[Hashable, Frontend] = {}
@@ -210,6 +213,19 @@ class AddressBook:
             if subnet.has(number, width):
                 return AddressOwner(OwnerKind.SUBNET, text, "", zone)
         return None
+
+    def has_just_changed(self, address: bytes, port: int, protocol: int, at: float) -> bool:
+        """Whether an owner of an address or a port ended a moment ago, so that answers will change.
+
+        NB: no change of the book tells when the moment is over.
+        """
+        place = address, port, protocol
+        return (
+            self._owners.has_just_ended(address, at)
+            or self._frontends.has_just_ended(place, at)
+            or self._endpoint_ports.has_just_ended(place, at)
+            or self._node_ports.has_just_ended((port, protocol), at)
+        )
 
     def record_unowned(self, address: bytes, *, at: float) -> bool:
         """Remember that connections waited for the owner of an address in vain.
@@ -355,6 +371,12 @@ def show_address(raw: bytes) -> str:
 def has_ended(pod: Pod) -> bool:
     """Whether a pod no longer has its addresses, although its status still shows them."""
     return pod.status.phase in _ENDED_PHASES
+
+
+def tunnel_addresses_of(node: Node) -> list[str]:
+    """Return the addresses of overlays that a network has written to its Node; mostly none."""
+    annotations = node.metadata.annotations
+    return [annotations[name] for name in TUNNEL_ADDRESS_ANNOTATIONS if name in annotations]
 
 
 def addresses_of(pod: Pod) -> list[bytes]:

@@ -7,7 +7,8 @@ never taken as free: they are reported beside the costs, with the reason.
 
 Sources may have counted for different times: an agent for a month, that of a new node for an hour.
 The amount of each is divided by its own period, and the rates are added. Tables whose periods
-follow each other, as files of two months do, are one source with a longer period.
+follow each other, as files of two months do, are one source with a longer period, in which some may
+have no traffic. A source without any has no cost and no period.
 
 Packets of overlays are left out, as their content is counted already, and so is traffic that does
 not leave a node.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -120,7 +122,8 @@ def price_flows(tables: Sequence[FlowTable], prices: PriceTable, *, by: CostGrou
     lines: dict[str, CostLine] = {}
     unpriced: dict[str, int] = {}
     total = CostLine("total")
-    sources = _join_successive([table for table in tables if table.rows])
+    # NB: a file without traffic that follows another one says that its source sent nothing.
+    sources = [source for source in _join_successive(tables) if any(map(len, source))]
     for source in sources:
         hours = sum(table.seconds for table in source) / HOUR_S
         for key, counts in (row for table in source for row in table):
@@ -171,7 +174,7 @@ def show_duration(seconds: float) -> str:
     return f"{text} {unit}" if text == "1" else f"{text} {unit}s"
 
 
-def _join_successive(tables: list[FlowTable]) -> list[list[FlowTable]]:
+def _join_successive(tables: Sequence[FlowTable]) -> list[list[FlowTable]]:
     """Return the tables by source: those whose periods do not overlap may be of the same source."""
     sources: list[list[FlowTable]] = []
     for table in sorted(tables, key=lambda table: (table.start, table.end)):
@@ -245,10 +248,28 @@ def _warnings(tables: Sequence[FlowTable], report: CostReport) -> Iterator[str]:
         of_all = sum(period.sources for period in report.periods)
         whose = "" if number == of_all else f" of {number:,} of {of_all:,} sources"
         yield f"the period{whose} is short, {shown}: traffic of other hours may differ much"
+    if _has_repeated(tables):
+        yield (
+            "two tables begin at the same moment and the later has all that the other has: if they "
+            "are readings of one agent, its traffic counts twice; name the later alone"
+        )
     if report.by is CostGrouping.CLIENT and report.lines and _are_unnamed(report):
         yield "the flows do not name clients: run the agents with --detail workloads"
     if any(key.kind is FlowKind.TUNNEL for table in tables for key, _ in table):
         yield "packets of an overlay are not priced: their content is; headers add to the bill"
+
+
+def _has_repeated(tables: Sequence[FlowTable]) -> bool:
+    """Whether two tables seem to be readings of one agent: one has all that the other has."""
+    dated = [table for table in tables if table.start and table.rows and not table.is_window]
+    ranked = sorted(dated, key=lambda table: (table.start, table.end))
+    for earlier, later in pairwise(ranked):
+        if earlier.start != later.start or earlier.end >= later.end:
+            continue
+        rows = later.rows
+        if all(key in rows and not rows[key].has_fallen_since(counts) for key, counts in earlier):
+            return True
+    return False
 
 
 def _are_unnamed(report: CostReport) -> bool:

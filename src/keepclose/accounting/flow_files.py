@@ -43,6 +43,8 @@ _MAX_NOTES: Final = 100
 _FORMULA: Final = ("=", "+", "-", "@")
 _GUARD: Final = "'"
 _TIMES: Final = ("start", "end")
+_COMMENT: Final = "#"
+"""How lines may begin that stand above the first line of a file."""
 _COUNTS: Final = ("connections", "refused", "unanswered")
 _BYTES: Final = ("request_bytes", "response_bytes")
 CSV_COLUMNS: Final = (*_TIMES, *FlowKey._fields, *_COUNTS, *_BYTES)
@@ -82,7 +84,8 @@ def read_csv(lines: Iterable[str], *, name: str) -> FlowTable:
 def read_csv_tables(lines: Iterable[str], *, name: str) -> list[FlowTable]:
     """Return the flows of a CSV file, a table for each period; raise FlowFileError.
 
-    Columns may be in any order and may be missing, except for the zones. The kind of a row without
+    Columns may be in any order and may be missing, except for the zones. Above them there may be
+    comments. The kind of a row without
     one is service if it has a Service, else unknown.
     """
     numbered = bounded_lines(lines, name)
@@ -201,7 +204,7 @@ def read_json_tables(lines: Iterable[str], *, name: str) -> list[FlowTable]:
     names = _Names()
     number_of_rows = 0
     for line, text in bounded_lines(lines, name):
-        if not text.strip():
+        if not text.strip() or (not tables and text.startswith(_COMMENT)):
             continue
         number_of_rows = check_rows(number_of_rows + 1, name, line)
         try:
@@ -277,6 +280,8 @@ class _Names:
 
 def _read_header(numbered: Iterator[tuple[int, str]], name: str) -> list[str]:
     for line, text in numbered:
+        if not text.strip() or text.startswith(_COMMENT):
+            continue
         columns = [cell.strip() for cell in _split(text, name, line)]
         unknown = [column for column in columns if column not in CSV_COLUMNS]
         if unknown:

@@ -125,6 +125,10 @@ class OwnerHistory:
             return min(alive, key=lambda record: (record.since, record.priority)).owner
         return None
 
+    def has_just_ended(self, key: Hashable, at: float) -> bool:
+        """Whether an owner of the key ended so lately that `find` will answer otherwise soon."""
+        return any(at - LATE_S < record.until <= at for record in self._records.get(key, ()))
+
     def has(self, key: Hashable) -> bool:
         """Whether there is a record of any time that is remembered."""
         return key in self._records

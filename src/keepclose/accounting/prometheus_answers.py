@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from math import isfinite
+from math import isfinite, nan
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -253,6 +253,30 @@ class FirstSample(NamedTuple):
         if at - (self.end - self.window_s) <= self.step_s:
             return None
         return FirstSample(self.series, float(self.step_s), at)
+
+
+def read_vector(data: bytes, *, name: str) -> list[tuple[dict[str, str], float]]:
+    """Return labels and value of each series of an instant vector; raise FlowFileError.
+
+    A value that is no number is NaN; the caller judges values by the series they belong to.
+    """
+    answer = _decode(data, name)
+    if answer.data is None or answer.data.result_type != "vector":
+        kind = make_plain("nothing" if answer.data is None else answer.data.result_type, most=50)
+        raise FlowFileError(name, 0, f"the answer is {kind}, expected a vector")
+    found = [_Series.read(lazy, name) for lazy in answer.data.result]
+    return [
+        (series.metric, _float(series.samples[0][1]))
+        for series in found
+        if series.samples and not series.is_counter
+    ]
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return nan
 
 
 def _decode(data: bytes, name: str) -> _Answer:

@@ -320,10 +320,24 @@ def _join_families(
     """Return one expectation for all families: flows do not tell them apart."""
     joined: NodeExpectation | None = None
     for family in named:
-        expectation = expect(family, node=view, gates=gates)
-        single = _of_family(family, expectation)
-        joined = single if joined is None else _join(joined, single)
+        for variant in _by_weights_or_hints(family):
+            expectation = expect(variant, node=view, gates=gates)
+            single = _of_family(variant, expectation)
+            joined = single if joined is None else _join(joined, single)
     return joined or NodeExpectation()
+
+
+def _by_weights_or_hints(named: NamedPortEndpoints) -> tuple[NamedPortEndpoints, ...]:
+    """Return the port as nodes see it that follow written weights, and as those that do not.
+
+    Both are right, and in one cluster there may be nodes of both kinds.
+    """
+    if not any(endpoint.zone_weights for endpoint in named.endpoints):
+        return (named,)
+    return tuple(
+        named._replace(port=msgspec.structs.replace(named.port, follows_weights=follows))
+        for follows in (True, False)
+    )
 
 
 def _of_family(named: NamedPortEndpoints, expectation: Expectation) -> NodeExpectation:

@@ -296,11 +296,14 @@ def _run(
 
 def _show(table: FlowTable, output: FlowOutput) -> None:
     from keepclose.accounting.flow_files import flow_document, write_csv, write_json_lines
+    from keepclose.cli.flow_sources import show_notes
 
     if output is FlowOutput.JSON:
         echo_json(flow_document(table))
     elif output is FlowOutput.CSV:
         echo_document("".join(write_csv(table)))
+        # A file of CSV has no place for them.
+        show_notes(table)
     elif output is FlowOutput.JSONL:
         echo_document("".join(write_json_lines(table)))
     else:

@@ -4,7 +4,7 @@ Reads the tables of flow agents: those of the running lab, of a cluster through 
 of any source that `--flows` names. Each agent counts from its own start, so rates are differences
 of two tables of the same agent; an agent that restarts or appears later distorts no rate. The rate
 of a Prometheus is the mean of its window. A source that does not answer is named below the table,
-and its last counts stay.
+and its last counts stay; when it answers again, its rate is the mean since then.
 """
 
 from __future__ import annotations
@@ -160,22 +160,36 @@ class Tally:
     def __init__(self, first: Readings) -> None:
         self._tables = dict(first.tables)
         self._time = time.monotonic()
-        self.reading = self._make(None, 0.0, first)
+        self._times = dict.fromkeys(first.tables, self._time)
+        """When each source answered last."""
+        self.reading = self._make(None, 0.0, (), first)
 
     def take(self, readings: Readings) -> None:
         """Take new tables; a source that is not among them keeps its last one."""
         from keepclose.accounting.flow_table import count_between
 
         now = time.monotonic()
-        counters = {
-            source: table for source, table in readings.tables.items() if not table.is_window
-        }
-        later = count_between(self._tables, counters)
+        counters: dict[float, dict[str, FlowTable]] = {self._time: {}}
+        for source, table in readings.tables.items():
+            if not table.is_window:
+                since = self._times.get(source, self._time)
+                counters.setdefault(since, {})[source] = table
+        later = count_between(self._tables, counters.pop(self._time))
+        late = tuple(
+            (count_between(self._tables, tables), now - since) for since, tables in counters.items()
+        )
         self._tables |= readings.tables
-        self.reading = self._make(later, now - self._time, readings)
+        self._times |= dict.fromkeys(readings.tables, now)
+        self.reading = self._make(later, now - self._time, late, readings)
         self._time = now
 
-    def _make(self, later: FlowTable | None, seconds: float, readings: Readings) -> FlowReading:
+    def _make(
+        self,
+        later: FlowTable | None,
+        seconds: float,
+        late: tuple[tuple[FlowTable, float], ...],
+        readings: Readings,
+    ) -> FlowReading:
         from keepclose.accounting.flow_table import FlowTable
         from keepclose.cli.render.flows_table import FlowReading
 
@@ -186,7 +200,8 @@ class Tally:
         total.notes += [
             f"{source} does not answer: {why}" for source, why in readings.errors.items()
         ]
-        return FlowReading(total, later, seconds, len(self._tables), tuple(self._tables.values()))
+        tables = tuple(self._tables.values())
+        return FlowReading(total, later, seconds, len(tables), tables, late)
 
 
 class FlowsView(NamedTuple):
@@ -346,7 +361,7 @@ def _read_lab(data_dir: Path) -> Readings:
 
 async def _read_cluster(settings: ConnectionSettings, namespace: str) -> Readings:
     """Return the tables of all agents of a namespace; raises KubeError and ValueError."""
-    from keepclose.flows.agent_pages import PageReader
+    from keepclose.demand.agent_pages import PageReader
     from keepclose.kube.clock import SystemClock
     from keepclose.kube.connection import connect
 
@@ -359,7 +374,7 @@ async def _read_cluster(settings: ConnectionSettings, namespace: str) -> Reading
 
 def fail_unread(readings: Readings) -> NoReturn:
     """End the command because no source has answered."""
-    from keepclose.flows.agent_pages import AGENT_LABEL
+    from keepclose.demand.agent_pages import AGENT_LABEL
 
     if readings.errors:
         source, why = next(iter(readings.errors.items()))

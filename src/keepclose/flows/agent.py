@@ -37,9 +37,14 @@ from keepclose.system.conntrack import enable_accounting
 from keepclose.system.netlink import interface_addresses
 
 REFRESH_S: Final = 1.0
-"""The least time between two checkpoints or two walks that requests cause."""
+"""The least time between two checkpoints or two walks that requests cause; the most for which a
+request waits for events to be read."""
 _TICK_S: Final = 1.0
 _RETRY_S: Final = 1.0
+_NO_PERIOD: Final = (
+    "the counts are those of open connections since each began: they have no period, so they have "
+    "no rate and no cost an hour"
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -86,8 +91,9 @@ class FlowAgent:
         )
         self.ready = asyncio.Event()
         """Set once connections are counted and the caches were complete."""
-        self._start = clock.now()
+        self._start = now()
         self._gap_s = 0.0
+        self._counts_once = False
         self._addresses: frozenset[bytes] = frozenset()
         self._shown = ShownFlows(settings.most_services)
         self._refreshing = asyncio.Lock()
@@ -143,11 +149,11 @@ class FlowAgent:
             await parts.stop()
             # NB: a scrape may be writing an older state at this moment.
             async with self._refreshing:
-                self.collector.drain()
+                await self.collector.drain()
                 await self._save()
 
     async def count_once(self, *, within_s: float) -> FlowTable:
-        """Return the flows of the connections that are open now.
+        """Return the flows of the connections that are open now; their period is not known.
 
         Raises TimeoutError, UnknownNodeError, and errors of the API server that waiting does not
         change.
@@ -161,6 +167,7 @@ class FlowAgent:
         if wrong is not None:
             raise UnknownNodeError(wrong)
         self.ledger.ignores_past = False
+        self._counts_once = True
         # NB: before the walk, so that connections beyond the limit of waiting are not unknown.
         self.ledger.tick(at=self._clock.monotonic(), wait_s=0.0, is_synced=True)
         if not await self.collector.walk():
@@ -168,7 +175,11 @@ class FlowAgent:
                 "the kernel's table of connections could not be read", "try again"
             )
         self.ledger.tick(at=self._clock.monotonic(), wait_s=0.0, is_synced=True)
-        return self._live_table()
+        table = self._live_table()
+        # NB: each connection has counted since it began, so a cost would be one of no period.
+        table.start = table.end = 0.0
+        table.notes.append(_NO_PERIOD)
+        return table
 
     async def refresh(self, *, walks: bool = False) -> None:
         """Bring the table and the metrics up to date, at most once a second.
@@ -184,7 +195,8 @@ class FlowAgent:
             if self._refreshed_at is not None and now - self._refreshed_at < REFRESH_S:
                 return
             self._refreshed_at = now
-            self.collector.drain()
+            # NB: a scrape waits for this; events that are left are read a moment later.
+            await self.collector.drain(most_s=REFRESH_S)
             self._tick_once()
             await self._save()
 
@@ -277,8 +289,9 @@ class FlowAgent:
         if checkpoint is None:
             return False
         self.ledger.load(checkpoint.ledger, at=self._clock.monotonic())
-        self._start = checkpoint.start
         gap_s = max(0.0, seconds_since_boot() - checkpoint.boot_s)
+        # NB: not where it began by the wall clock of that time, which may have been set since.
+        self._start = max(0.0, self._now() - (checkpoint.end - checkpoint.start) - gap_s)
         self._gap_s = checkpoint.gap_s + gap_s
         collector = self.collector
         collector.lost, collector.walks = checkpoint.lost, checkpoint.walks
@@ -294,12 +307,17 @@ class FlowAgent:
     def _live_table(self) -> FlowTable:
         state = self.collector.state
         has_bytes = state is not None and state.accounts
-        end = max(self._start, self._clock.now())
+        end = max(self._start, self._now())
         table = self.ledger.rows.table(start=self._start, end=end, has_bytes=has_bytes)
         if not has_bytes:
             table.notes.append(
                 f"{self._settings.node_name}: bytes are not counted, because "
                 "net.netfilter.nf_conntrack_acct is 0"
+            )
+        if state is not None and not state.reports_events and not self._counts_once:
+            table.notes.append(
+                f"{self._settings.node_name}: connections that begin and end between two walks are "
+                "missing, because net.netfilter.nf_conntrack_events is 0"
             )
         if self._gap_s >= 1:
             table.notes.append(
@@ -314,9 +332,15 @@ class FlowAgent:
         return table
 
     async def _save(self) -> None:
-        """Write the checkpoint if there is one, and show what it holds."""
+        """Write the checkpoint if there is one, and show what it holds.
+
+        Before the first whole walk ever there is nothing to continue from, and nothing is shown.
+        """
         if self._file is None:
             self._publish()
+            return
+        if self.ledger.ignores_past:
+            # NB: the next process would take what is open as its own, and count all of it.
             return
         table = self._live_table()
         counts = self._live_counts()
@@ -327,6 +351,7 @@ class FlowAgent:
                 self._inside(own_namespace),
                 seconds_since_boot(),
                 self._start,
+                max(self._start, self._now()),
                 self.ledger.state(),
                 self._shown.state(),
                 counts.lost,
@@ -359,4 +384,5 @@ class FlowAgent:
             self._gap_s,
             self.ledger.unobserved,
             collector.table_full,
+            reports_events=state is not None and state.reports_events,
         )

@@ -36,7 +36,7 @@ from keepclose.system.threads import finish_in_thread
 MAX_CHECKPOINT_BYTES: Final = 256 << 20
 UNCOUNTED: Final = 1
 """The flag of a connection from before the first start, of which only later bytes count."""
-_MAGIC: Final = b"keepclose flows 1\n"
+_MAGIC: Final = b"keepclose flows 2\n"
 _DIGEST_BYTES: Final = 32
 _FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 """Errors that pass without a change of the settings."""
@@ -110,6 +110,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """When it was written, in seconds since the boot."""
     start: _Seconds
     """When counting began, in seconds of the Unix epoch."""
+    end: _Seconds
+    """When it was written, by a clock that was right at the start and never jumped since."""
     ledger: LedgerState
     shown: list[tuple[FlowKey, FlowCounts]] = []
     """What the metrics showed under the names of Services, if some were summed up."""
@@ -323,10 +325,13 @@ def read_checkpoint(path: Path, *, boot: str, namespace: int) -> Checkpoint | No
 
 def _check(checkpoint: Checkpoint) -> None:
     """Raise ValueError for a content that no agent has written: a checksum does not prove that."""
-    if not all(map(math.isfinite, (checkpoint.boot_s, checkpoint.start, checkpoint.gap_s))):
+    times = (checkpoint.boot_s, checkpoint.start, checkpoint.end, checkpoint.gap_s)
+    if not all(map(math.isfinite, times)):
         raise ValueError("a time in it is not finite")
-    if checkpoint.start > LATEST_S:
-        raise ValueError("it begins after the year 9999")
+    if checkpoint.end > LATEST_S:
+        raise ValueError("it ends after the year 9999")
+    if checkpoint.start > checkpoint.end:
+        raise ValueError("it ends before it begins")
     ledger = checkpoint.ledger
     ledger.columns()
     counted = dict(zip(ledger.flows, ledger.counts, strict=True))

@@ -1,9 +1,10 @@
 """Reads the kernel: events all the time, and the whole table every so often.
 
 Events wait in the kernel's buffer and are read many at a time, because a wake-up for each would
-cost more than its work. Between two parts of a walk events are read too, so that the buffer never
-fills meanwhile. If it overflows all the same, the lost events are counted and a walk follows at
-once: it finds the connections whose beginning was lost.
+cost more than its work. Before each part of a walk events are read too, so that the buffer never
+fills meanwhile, and the ledger knows who had a key before. If it overflows all the same, the lost
+events are counted. A walk follows once the buffer is empty and the kernel drops no more: it finds
+the connections whose beginning was lost.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import inf
 from typing import Any, Final, NoReturn
 
 import structlog
@@ -28,6 +30,10 @@ from keepclose.system.conntrack import (
 EVENTS_PERIOD_S: Final = 0.1
 """How long events wait in the kernel's buffer."""
 _EVENTS_AT_ONCE: Final = 500
+_EVENTS_EACH_PART: Final = 2000
+"""How many events are read before a part of a walk at most, so that each walk ends."""
+_LEAST_EVENT_BYTES: Final = 512
+"""What an event takes in the kernel's buffer at least."""
 _FULL_SHARE: Final = 0.95
 """The part of the table's size from which on it is reported as full."""
 _log = structlog.get_logger(__name__)
@@ -72,6 +78,7 @@ class Collector:
         self.state: ConntrackState | None = None
         """As the last walk found it."""
         self.events = 0
+        self._lost_of_late = 0
         self.lost = 0
         """Events that the kernel dropped because its buffer was full."""
         self.walks = 0
@@ -83,11 +90,7 @@ class Collector:
     def open(self) -> None:
         """Begin to receive events, which are read later; raises ConntrackUnavailableError."""
         try:
-            # NB: this loads the kernel's module, without which its settings do not exist.
-            self._events = self._inside(lambda: self._open_events(self._buffer_bytes))
-            for _ in self._inside(self._open_walk):
-                break
-            self.check_state()
+            self._open()
         except PermissionError as error:
             raise ConntrackUnavailableError(
                 f"the kernel denies access to its connections: {error.strerror}",
@@ -101,6 +104,17 @@ class Collector:
                 "load it: modprobe nf_conntrack_netlink, or use a kernel with "
                 "CONFIG_NF_CT_NETLINK and CONFIG_NF_CONNTRACK_EVENTS",
             ) from None
+
+    def _open(self) -> None:
+        try:
+            # NB: this loads the kernel's module, without which its settings do not exist.
+            self._events = self._inside(lambda: self._open_events(self._buffer_bytes))
+            for _ in self._inside(self._open_walk):
+                break
+            self.check_state()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Stop receiving events. Idempotent."""
@@ -123,6 +137,12 @@ class Collector:
                 fix="raise net.netfilter.nf_conntrack_max",
             )
         self._is_warned = is_full
+        if not state.reports_events and (self.state is None or self.state.reports_events):
+            _log.warning(
+                "the kernel reports no events of connections: those that begin and end between two "
+                "walks of its table are not counted",
+                fix="sysctl -w net.netfilter.nf_conntrack_events=1",
+            )
         self.state = state
         return state
 
@@ -146,19 +166,34 @@ class Collector:
         async with self._walking:
             return await self._walk()
 
-    def drain(self) -> None:
-        """Read all events that have arrived."""
-        while self._read_some():
-            pass
+    async def drain(self, *, most_s: float = inf) -> None:
+        """Read all events that have arrived, some at a time; of those that arrive meanwhile, some.
+
+        It ends although connections begin faster than it reads, and after `most_s` in any case.
+        """
+        # NB: the kernel doubles the size that it is asked for.
+        await self._read_most(2 * self._buffer_bytes // _LEAST_EVENT_BYTES, most_s)
+
+    async def _read_most(self, most: int, most_s: float = inf) -> None:
+        until = self._clock.monotonic() + most_s
+        for _ in range(0, most + 1, _EVENTS_AT_ONCE):
+            if not self._read_some() or self._clock.monotonic() >= until:
+                return
+            await asyncio.sleep(0)
 
     async def _walk(self) -> bool:
+        # NB: of a connection that begins during the walk, the walk adds no bytes.
+        await self.drain()
         self._ledger.begin_walk()
         is_complete = False
         try:
             for part in self._inside(self._open_walk):
+                # NB: events of before the part come first: a key in it may be another connection's.
+                await self._read_most(_EVENTS_EACH_PART)
                 self._ledger.on_walked(part, at=self._clock.monotonic())
-                self._read_some()
                 await asyncio.sleep(0)
+            # NB: the end of the first walk divides what began before the agent from what it counts.
+            await self.drain()
             is_complete = True
             self.walks += 1
             self.check_state()
@@ -181,8 +216,13 @@ class Collector:
             else:
                 ledger.on_new(connection, at=at)
         self.events += len(events)
-        if lost:
-            self.lost += lost
+        self.lost += lost
+        self._lost_of_late += lost
+        # NB: until the socket is empty the kernel drops more, of which a walk would know nothing.
+        if self._lost_of_late and not has_more:
+            _log.warning(
+                "events of connections were lost; the whole table is read", lost=self._lost_of_late
+            )
+            self._lost_of_late = 0
             self._repair.set()
-            _log.warning("events of connections were lost; the whole table is read", lost=lost)
         return has_more

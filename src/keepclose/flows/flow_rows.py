@@ -41,7 +41,7 @@ class FlowRows:
         node: str,
         detail: Detail,
         now: Callable[[], float],
-        most: int = 50_000,
+        most: int = 20_000,
         has_all_names: bool = True,
     ) -> None:
         """Take the owners of addresses, and a clock that never goes back, in epoch seconds.
@@ -81,12 +81,22 @@ class FlowRows:
         facts = (tracked[2], tracked[4], tracked[5], tracked[1], tracked[6], tracked[7])
         place = self._recent.get(facts)
         if place is None or tracked.started_ns:
-            place = self.settle(self.connection_of(tracked), may_wait=True)
-            if not tracked.started_ns:
+            connection = self.connection_of(tracked)
+            place = self.settle(connection, may_wait=True)
+            if not tracked.started_ns and not self._has_just_changed(connection):
                 if len(self._recent) >= _MAX_REMEMBERED:
                     self._recent.clear()
                 self._recent[facts] = place
         return place
+
+    def _has_just_changed(self, connection: Connection) -> bool:
+        protocol, source, port, destination, to_port, reply, reply_port, at = connection
+        has_just_changed = self._book.has_just_changed
+        return (
+            has_just_changed(source, port, protocol, at)
+            or has_just_changed(destination, to_port, protocol, at)
+            or has_just_changed(reply, reply_port, protocol, at)
+        )
 
     def connection_of(self, tracked: TrackedConnection) -> Connection:
         """Return a connection with the time at which it began, or else the present."""

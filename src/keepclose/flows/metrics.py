@@ -37,6 +37,7 @@ class AgentCounts(NamedTuple):
     unobserved: int = 0
     table_full: int = 0
     checkpoint_failures: int = 0
+    reports_events: bool = False
 
 
 class ShownFlows:
@@ -116,7 +117,7 @@ class _Family(NamedTuple):
     type: str
     text: str
     labels: tuple[str, ...]
-    samples: list[tuple[Sequence[str], float]]
+    samples: Iterable[tuple[Sequence[str], float]]
 
 
 class FlowMetrics:
@@ -145,10 +146,13 @@ class FlowMetrics:
 
     def page(self) -> bytes:
         """Return the page in the text format of Prometheus."""
-        lines: list[str] = []
-        for family in (*self._flow_families(), *self._own_families()):
+        return "".join(self.lines()).encode(errors="replace")
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the page, each with its end, all of one moment."""
+        for family in self._families():
             name = family.name
-            lines += [f"# HELP {name} {family.text}", f"# TYPE {name} {family.type}"]
+            yield f"# HELP {name} {family.text}\n# TYPE {name} {family.type}\n"
             for values, number in family.samples:
                 labels = ",".join(
                     [
@@ -156,13 +160,15 @@ class FlowMetrics:
                         for label, value in zip(family.labels, values, strict=True)
                     ]
                 )
-                lines.append(f"{name}{{{labels}}} {number}" if labels else f"{name} {number}")
-        return "".join([f"{line}\n" for line in lines]).encode(errors="replace")
+                yield f"{name}{{{labels}}} {number}\n" if labels else f"{name} {number}\n"
 
     def families(self) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
         """Yield name, type, labels and text of each metric."""
-        for family in (*self._flow_families(), *self._own_families()):
+        for family in self._families():
             yield family.name, family.type, family.labels, family.text
+
+    def _families(self) -> list[_Family]:
+        return [*self._flow_families(), *self._own_families()]
 
     def _own_families(self) -> list[_Family]:
         own = self._counts()
@@ -195,6 +201,12 @@ class FlowMetrics:
                     "1 if the kernel counts the bytes of new connections, 0 if it does not.",
                 ),
                 (
+                    "events",
+                    "gauge",
+                    int(own.reports_events),
+                    "1 if the kernel reports connections that begin and end, 0 if it does not.",
+                ),
+                (
                     "gap_seconds_total",
                     "counter",
                     round(own.gap_s, 3),
@@ -222,40 +234,46 @@ class FlowMetrics:
         ]
 
     def _flow_families(self) -> list[_Family]:
-        connections: list[tuple[Sequence[str], float]] = []
-        failed: list[tuple[Sequence[str], float]] = []
-        amount: list[tuple[Sequence[str], float]] = []
         table = self._table()
         names = self._names
-        for key, counts in table:
-            labels = [str(getattr(key, name)) for name in names]
-            connections.append((labels, counts.connections))
-            for reason, number in (("refused", counts.refused), ("unanswered", counts.unanswered)):
-                if number:
-                    failed.append(([*labels, reason], number))
-            if table.has_bytes:
-                amount.append(([*labels, "request"], counts.request_bytes))
-                amount.append(([*labels, "response"], counts.response_bytes))
+        # NB: samples are made when their lines are, because all of them take more than the page.
+
+        def rows() -> Iterator[tuple[list[str], FlowCounts]]:
+            for key, counts in table:
+                yield [str(getattr(key, name)) for name in names], counts
+
+        def failed() -> Iterator[tuple[Sequence[str], float]]:
+            for labels, counts in rows():
+                if counts.refused:
+                    yield [*labels, "refused"], counts.refused
+                if counts.unanswered:
+                    yield [*labels, "unanswered"], counts.unanswered
+
+        def amounts() -> Iterator[tuple[Sequence[str], float]]:
+            for labels, counts in rows() if table.has_bytes else ():
+                yield [*labels, "request"], counts.request_bytes
+                yield [*labels, "response"], counts.response_bytes
+
         return [
             _Family(
                 "keepclose_flow_connections_total",
                 "counter",
                 "Connections, by what they go to and by the zones of client and endpoint.",
                 names,
-                connections,
+                ((labels, counts.connections) for labels, counts in rows()),
             ),
             _Family(
                 "keepclose_flow_failed_connections_total",
                 "counter",
                 "Connections that the endpoint refused or did not answer.",
                 (*names, "reason"),
-                failed,
+                failed(),
             ),
             _Family(
                 "keepclose_flow_bytes_total",
                 "counter",
                 "Bytes with IP headers; requests are what the client sent.",
                 (*names, "direction"),
-                amount,
+                amounts(),
             ),
         ]

@@ -26,6 +26,7 @@ from keepclose.accounting.address_book import (
     has_ended,
     pack_address,
     show_address,
+    tunnel_addresses_of,
 )
 from keepclose.flows.settings import FlowSettings
 from keepclose.kube.cache import Cache
@@ -330,15 +331,24 @@ class NameSources:
             return
         for address in addresses_of(pod):
             if self._book.is_in_range_of(node, address) is False:
-                _log.info(
-                    "the network does not use the pod CIDRs of Nodes",
-                    pod=str(pod.key),
-                    address=show_address(address),
-                )
+                self._log_unused_ranges(pod, address)
                 self._scope.are_ranges_unused = True
                 self._book.distrust_ranges()
                 self._has_scope_changed.set()
                 return
+
+    def _log_unused_ranges(self, pod: Pod, address: bytes) -> None:
+        message = "the network does not use the pod CIDRs of Nodes"
+        at = {"pod": str(pod.key), "address": show_address(address)}
+        if self._settings.cluster_ranges:
+            _log.info(message, **at)
+            return
+        # NB: a node may masquerade with an address that no object names, as of its tunnel.
+        _log.warning(
+            f"{message}; connections that nodes masquerade may be counted twice",
+            fix="pass --cluster-cidr with the ranges of all pods and Services",
+            **at,
+        )
 
     def _on_any_pod(self, old: Pod | None, new: Pod | None) -> None:
         """Pass on pods of other nodes; this node's have a watch of their own."""
@@ -348,7 +358,9 @@ class NameSources:
 
 
 def _node_facts(node: Node) -> tuple[object, ...]:
-    return node.zone, node.status.addresses, node.spec.pod_cidrs, node.spec.pod_cidr
+    spec = node.spec
+    tunnels = tunnel_addresses_of(node)
+    return node.zone, node.status.addresses, tunnels, spec.pod_cidrs, spec.pod_cidr
 
 
 def _pod_facts(pod: Pod) -> tuple[object, ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+from collections.abc import Iterable
 from contextlib import AsyncExitStack, suppress
+from itertools import islice
 from typing import Final
 
 from aiohttp import web
@@ -26,6 +28,7 @@ JSON_LINES_TYPE: Final = "application/x-ndjson"
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 _LARGE_BYTES: Final = 1 << 17
 _GC_THRESHOLDS: Final = (100_000, 50, 100)
+_LINES_AT_ONCE: Final = 500
 _LIST_TIMEOUT_S: Final = 30.0
 _NO_RETRIES: Final = Retries(max_elapsed=0.0)
 
@@ -127,11 +130,12 @@ def flow_pages(agent: FlowAgent) -> PageServer:
     async def show_metrics(request: web.Request) -> web.Response:
         del request
         await agent.refresh()
-        return web.Response(body=agent.metrics.page(), headers={"Content-Type": METRICS_TYPE})
+        body = await join_lines(agent.metrics.lines())
+        return web.Response(body=body, headers={"Content-Type": METRICS_TYPE})
 
     async def show_flows(request: web.Request) -> web.Response:
         await agent.refresh(walks=request.query.get("walk") == "true")
-        body = "".join(write_json_lines(agent.table)).encode()
+        body = await join_lines(write_json_lines(agent.table))
         return web.Response(body=body, content_type=JSON_LINES_TYPE)
 
     async def show_life(request: web.Request) -> web.Response:
@@ -144,6 +148,18 @@ def flow_pages(agent: FlowAgent) -> PageServer:
     app.router.add_get("/livez", show_life)
     add_health_pages(app, is_ready=agent.ready.is_set, find_problem=agent.find_problem)
     return PageServer(app)
+
+
+async def join_lines(lines: Iterable[str]) -> bytes:
+    """Return lines as one body; probes are answered meanwhile, because a page may have 100,000."""
+    parts = []
+    left = iter(lines)
+    while part := "".join(islice(left, _LINES_AT_ONCE)):
+        parts.append(part.encode(errors="replace"))
+        await asyncio.sleep(0)
+    # NB: what the table and its lines took, which is more than the page.
+    release_memory()
+    return b"".join(parts)
 
 
 async def _freeze_after(event: asyncio.Event) -> None:

@@ -6,7 +6,8 @@ on, packets and bytes of both directions. Messages about IPv4 and IPv6 with port
 which is checked and read at once; all others are read attribute by attribute. Nothing is trusted: a
 message that is cut or has no tuples is no connection.
 
-Events that no reader fetches in time are lost; the socket tells how many.
+Events that no reader fetches in time are lost. The kernel reports the first with an error and then
+drops all further ones until the reader has emptied the socket, which counts them all.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ GET_CONNECTIONS: Final = 0x0101
 SEEN_REPLY: Final = 1 << 1
 """The bit of the status that a packet of the endpoint sets."""
 CONNTRACK_ACCT: Final = "net/netfilter/nf_conntrack_acct"
+CONNTRACK_EVENTS: Final = "net/netfilter/nf_conntrack_events"
 CONNTRACK_COUNT: Final = "net/netfilter/nf_conntrack_count"
 CONNTRACK_MAX: Final = "net/netfilter/nf_conntrack_max"
 EVENT_BUFFER_BYTES: Final = 16 << 20
@@ -310,6 +312,7 @@ class ConntrackEvents:
         self.socket.setblocking(False)
         self._is_of_kernel = opened is None
         self._lost_before = 0
+        self._is_dropping = False
         if opened is not None:
             return
         try:
@@ -332,7 +335,8 @@ class ConntrackEvents:
     def read(self, most: int) -> tuple[list[ConntrackEvent], bool, int]:
         """Return events that have arrived, whether there may be more, and how many were lost.
 
-        Raises OSError only if the socket is unusable.
+        Losses go on until a call returns that there are no more. Raises OSError only if the socket
+        is unusable.
         """
         events: list[ConntrackEvent] = []
         lost = 0
@@ -341,11 +345,17 @@ class ConntrackEvents:
             try:
                 data = receive(_EVENT_BYTES)
             except BlockingIOError:
+                if self._is_dropping:
+                    # NB: only an empty socket ends the dropping, of which no other error tells.
+                    self._is_dropping = False
+                    lost += self._count_lost()
                 return events, False, lost
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                lost += self._count_lost()
+                self._is_dropping = True
+                # The error may have other reasons than a full buffer, which have no counter.
+                lost += max(1, self._count_lost())
                 continue
             if not data:
                 return events, False, lost
@@ -353,8 +363,8 @@ class ConntrackEvents:
         return events, True, lost
 
     def _count_lost(self) -> int:
-        """Return how many events the kernel dropped since the last call; at least one."""
-        total = 0
+        """Return how many events the kernel dropped since the last call."""
+        total = self._lost_before
         if self._is_of_kernel:
             with suppress(OSError, struct.error):
                 info = self.socket.getsockopt(
@@ -363,7 +373,7 @@ class ConntrackEvents:
                 total = _MEMORY_INFO_FORMAT.unpack(info)[8]
         lost = (total - self._lost_before) & 0xFFFFFFFF
         self._lost_before = total
-        return max(1, lost)
+        return lost
 
 
 def _decode_events(data: bytes, events: list[ConntrackEvent]) -> None:
@@ -413,6 +423,8 @@ class ConntrackState(NamedTuple):
     most: int
     dropped: int
     """Connections that found no room in the table, since the start of the kernel."""
+    reports_events: bool
+    """Whether the kernel reports new connections that begin and end."""
 
 
 def read_conntrack_state() -> ConntrackState:
@@ -425,7 +437,17 @@ def read_conntrack_state() -> ConntrackState:
         _read_number(CONNTRACK_COUNT),
         _read_number(CONNTRACK_MAX),
         _read_drops(),
+        _reports_events(),
     )
+
+
+def _reports_events() -> bool:
+    try:
+        # NB: 2 is on for connections that begin while a program listens.
+        return _read_number(CONNTRACK_EVENTS) != 0
+    except FileNotFoundError:
+        # A kernel without CONFIG_NF_CONNTRACK_EVENTS.
+        return False
 
 
 def enable_accounting() -> None:

@@ -89,6 +89,8 @@ class FlowReading(NamedTuple):
     sources: int
     tables: tuple[FlowTable, ...] = ()
     """Those that the total is the sum of."""
+    late: tuple[tuple[FlowTable, float], ...] = ()
+    """What sources counted that had not answered the last time, with the seconds since they did."""
 
     @property
     def recent(self) -> list[tuple[FlowTable, float]]:
@@ -96,7 +98,7 @@ class FlowReading(NamedTuple):
         windows = [(table, table.seconds) for table in self.tables if table.is_window]
         if self.later is None:
             return windows if len(windows) == len(self.tables) else []
-        return [*([(self.later, self.seconds)] if self.seconds > 0 else []), *windows]
+        return [*([(self.later, self.seconds)] if self.seconds > 0 else []), *self.late, *windows]
 
 
 def summarise(reading: FlowReading, grouping: FlowGrouping, order: FlowOrder) -> FlowSummary:

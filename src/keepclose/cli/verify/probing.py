@@ -184,7 +184,7 @@ def _count(
 ) -> FlowTable:
     zones = {node.name: node.zone for node in inventory.nodes}
     table, unknown = count_answers(
-        logs, target, _name_endpoints(inventory, service), zones=zones, connections=connections
+        logs, target, name_endpoints(inventory, service), zones=zones, connections=connections
     )
     if not table.rows and not unknown:
         fail("the probe pods logged nothing", "look at --probe-image", code=ExitCode.NOTHING)
@@ -261,13 +261,17 @@ def count_answers(
     return flows, unknown
 
 
-def _name_endpoints(inventory: Inventory, service: Service) -> dict[str, ProbedEndpoint]:
-    """Return the endpoints of a Service by what may identify them in an answer."""
+def name_endpoints(inventory: Inventory, service: Service) -> dict[str, ProbedEndpoint]:
+    """Return the endpoints of a Service by what identifies them in an answer.
+
+    A name that several of them have identifies none.
+    """
     from keepclose.accounting.flow_table import NO_ZONE
     from keepclose.flows.probe import ProbedEndpoint
 
     zones = {node.name: node.zone for node in inventory.nodes}
     named: dict[str, ProbedEndpoint] = {}
+    shared: set[str] = set()
     for endpoint_slice in inventory.slices.get(service.key, ()):
         for endpoint in endpoint_slice.endpoints:
             if not endpoint.addresses:
@@ -276,8 +280,10 @@ def _name_endpoints(inventory: Inventory, service: Service) -> dict[str, ProbedE
             pod = reference.name if reference is not None else endpoint.addresses[0]
             node = endpoint.node_name or ""
             known = ProbedEndpoint(pod, node, zones.get(node) or endpoint.zone or NO_ZONE)
-            named[pod] = known
-            if endpoint.hostname:
-                named[endpoint.hostname] = known
-            named.update(dict.fromkeys(endpoint.addresses, known))
+            for name in {pod, endpoint.hostname or pod, *endpoint.addresses}:
+                if named.setdefault(name, known) != known:
+                    shared.add(name)
+    # NB: the pods of a Deployment with spec.hostname all answer with it.
+    for name in shared:
+        del named[name]
     return named
