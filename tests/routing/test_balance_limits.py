@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keepclose.model.well_known import (
     MAX_OVERLOAD_ANNOTATION,
@@ -13,8 +15,11 @@ from keepclose.model.well_known import (
 )
 from keepclose.routing.allocation.balanced import Objective
 from keepclose.routing.balanced import BALANCED, Balanced, parse_part, read_balance_limits
-from keepclose.routing.heuristics import Allotment, Refusal, ZoneDemand
+from keepclose.routing.heuristics import Allotment, Refusal, ZoneDemand, apply_heuristic
+from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import WARNING_CODES, ReasonCode
+from support.builders import endpoint, endpoint_slice
+from support.hint_judge import divide, figures
 
 THIRDS = {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
 
@@ -110,6 +115,108 @@ def test_a_least_share_stays_in_its_zone(least: float, in_zone: float) -> None:
     )
     assert kept >= in_zone - 1e-9
     assert math.isclose(kept, 0.8) == (least == 0.0)
+
+
+SKEWED = {"a": 0.98, "b": 0.01, "c": 0.01}
+
+
+def limits(**values: str) -> Balanced:
+    """Return the heuristic of a Service with these annotations, by the end of their names."""
+    annotations = {f"keepclose.dev/balanced-{key.replace('_', '-')}": values[key] for key in values}
+    heuristic, reasons = read_balance_limits(annotations, BALANCED)
+    assert reasons == ()
+    return heuristic
+
+
+def evaluate(
+    answer: object, endpoints: dict[str, int], shares: dict[str, float]
+) -> tuple[float, float]:
+    """Return in-zone traffic and largest overload of an answer."""
+    zones = sorted({*endpoints, *shares})
+    parts = [shares.get(zone, 0.0) for zone in zones]
+    matrix = answer.matrix if isinstance(answer, Allotment) else answer
+    if not isinstance(matrix, dict):
+        own = sum(shares.get(zone, 0.0) * count for zone, count in endpoints.items())
+        return own / sum(endpoints.values()), 0.0
+    rows = [
+        {
+            tuple(zones.index(served) for served in group.split(",")): number
+            for group, number in matrix.get(zone, {}).items()
+        }
+        for zone in zones
+    ]
+    in_zone, largest, _ = figures(parts, rows)
+    return in_zone, largest
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    nodes=st.lists(st.sampled_from([1, 1, 3, 10, 98]), min_size=2, max_size=3),
+    counts=st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any),
+    bound=st.sampled_from(["0%", "20%", "50%"]),
+    least=st.sampled_from(["40%", "80%", "100%"]),
+)
+def test_a_bound_that_is_set_holds_against_a_least_share(
+    nodes: list[int], counts: list[int], bound: str, least: str
+) -> None:
+    """Both annotations at once: the bound is never broken, and a share that is missed is told."""
+    shares = dict(zip("abc", divide(nodes), strict=False))
+    endpoints = {zone: count for zone, count in zip("abc", counts, strict=True) if count}
+    answer = limits(max_overload=bound, min_in_zone=least).allocate(
+        ZoneDemand(shares, endpoints, {})
+    )
+    in_zone, largest = evaluate(answer, endpoints, shares)
+    assert largest <= parse_part(bound) + 1e-9
+    reasons = answer.reasons if isinstance(answer, Allotment | Refusal) else ()
+    is_missed = in_zone < parse_part(least) - 1e-9
+    assert is_missed == any(reason.code is ReasonCode.MIN_IN_ZONE_UNREACHABLE for reason in reasons)
+
+
+def test_a_least_share_is_kept_within_the_bound_first() -> None:
+    """Hints within the bound that keep the share come before any with more overload."""
+    endpoints = {"a": 2, "c": 1}
+    answer = limits(max_overload="50%", min_in_zone="80%").allocate(
+        ZoneDemand(SKEWED, endpoints, {})
+    )
+    in_zone, largest = evaluate(answer, endpoints, SKEWED)
+    assert in_zone >= 0.8
+    assert largest <= 0.5
+    thirds = {"a": 3, "b": 6, "c": 3}
+    kept = evaluate(ask(limits(min_in_zone="60%"), thirds, THIRDS), thirds, THIRDS)
+    assert kept[0] >= 0.6
+    assert kept[1] <= 0.2 + 1e-9
+
+
+def test_a_least_share_beyond_the_bound_says_so() -> None:
+    """The default bound gives way to a least share, and the reason says how far and why."""
+    endpoints = {"a": 1, "c": 1}
+    answer = ask(limits(min_in_zone="80%"), endpoints, SKEWED)
+    in_zone, largest = evaluate(answer, endpoints, SKEWED)
+    assert in_zone == pytest.approx(0.985, abs=0.01)
+    assert [reason.code for reason in answer.reasons] == [ReasonCode.BOUND_RELAXED]
+    assert answer.reasons[0].message == (
+        f"the busiest of 2 endpoints carry {largest:.0%} more than the mean, beyond 20%: "
+        "so more traffic stays in its zone, where 80% should"
+    )
+
+
+def test_a_refusal_tells_of_the_share_too() -> None:
+    """Without hints the least share is missed, and both reasons reach the result."""
+    old = endpoint_slice(*(endpoint(f"10.0.0.{number}", zone="a") for number in range(1, 12)))
+    shares = {"a": 0.1, "b": 0.8, "c": 0.1}
+    heuristic = limits(min_in_zone="80%", max_overload="0%")
+    result = apply_heuristic(SliceSet(unchanged=(old,)), heuristic, shares=shares)
+    assert [reason.code for reason in result.reasons] == [
+        ReasonCode.TOO_FEW_ENDPOINTS,
+        ReasonCode.MIN_IN_ZONE_UNREACHABLE,
+    ]
+    assert result.reasons[0].fix == (
+        "run ready pods in more of the zones with traffic, better three in each"
+    )
+    assert result.reasons[1].message == (
+        "no hints within 0% overload were found that keep 80% of the traffic in its zone; "
+        "all endpoints for all zones keep 10%"
+    )
 
 
 def test_a_share_that_cannot_be_kept_is_reported() -> None:

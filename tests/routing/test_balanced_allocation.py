@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import random
-import time
 from array import array
 from collections.abc import Sequence
+from typing import Any, SupportsIndex
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from keepclose.routing.allocation.balanced import Objective, balance
 from keepclose.routing.allocation.hint_choice import (
     BALANCED_SCRATCH,
     CHANGE_COST,
-    REVERSAL,
     allocate_balanced,
     allocate_balanced_from,
     is_small,
 )
-from keepclose.routing.allocation.hysteresis import HYSTERESIS
+from keepclose.routing.allocation.hysteresis import HYSTERESIS, REVERSAL
 from keepclose.routing.balanced import Balanced
 from keepclose.routing.heuristics import Allotment, Refusal, ZoneDemand
 from keepclose.simulate.compiling import bind_function
@@ -98,7 +99,12 @@ def test_few_changes_never_cost_much(objective: Objective) -> None:
         result = balance(shares, endpoints, objective=objective, previous=written)
         case = (shares, endpoints, written)
         if best.shared or result.shared:
-            assert objective is not Objective.LOCALITY or result.shared == best.shared, case
+            if best.shared and not result.shared:
+                kept_all = figures(shares, result.hints)
+                assert kept_all[1] <= kept_bound(shares, sum(endpoints)) + 1e-8, case
+                if objective is Objective.SCORE:
+                    least = weigh_together(shares, endpoints) - REVERSAL - HYSTERESIS
+                    assert weigh(shares, result.hints) >= least - 1e-8, case
             continue
         assert [sum(row.values()) for row in result.hints] == endpoints
         again = balance(shares, endpoints, objective=objective, previous=result.hints)
@@ -139,19 +145,52 @@ def test_own_zones_beyond_the_bound_stay(nodes: Sequence[int], endpoints: Sequen
     assert balance(shares, endpoints, previous=best.hints) == best
 
 
-def test_written_hints_of_four_zones_are_improved_at_once() -> None:
-    """Hints that are far from the best do not make the search visit everything, for a minute."""
-    shares = divide((10, 3, 2, 3))
-    written: Hints = [
-        {(1,): 1},
-        {(1, 2): 1, (3,): 1},
-        {(2,): 1, (0, 1): 1},
-        {(0,): 1, (1,): 1, (2, 3): 1},
-    ]
-    start = time.process_time()
-    result = balance(shares, (1, 2, 2, 3), previous=written)
-    assert time.process_time() - start < 10
-    assert weigh(shares, result.hints) > weigh(shares, written) + 10
+class CountedCells(list[int]):
+    """Scratch that counts how often a number is written."""
+
+    writes = 0
+
+    def __setitem__(self, key: SupportsIndex | slice, value: Any) -> None:
+        self.writes += 1
+        super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize(
+    ("shares", "endpoints", "written"),
+    [
+        pytest.param(
+            divide((10, 3, 2, 3)),
+            (1, 2, 2, 3),
+            [
+                {(1,): 1},
+                {(1, 2): 1, (3,): 1},
+                {(2,): 1, (0, 1): 1},
+                {(0,): 1, (1,): 1, (2, 3): 1},
+            ],
+            id="far from the best",
+        ),
+        pytest.param(
+            (0.01686397626166889, 0.018943934322076108, 0.9028036309091844, 0.06138845850707051),
+            (4, 2, 2, 0),
+            [{(0,): 4}, {(1,): 2}, {(3,): 1, (2, 3): 1}, {}],
+            id="the best of other shares",
+        ),
+    ],
+)
+def test_written_hints_of_four_zones_are_improved_at_once(
+    shares: Sequence[float], endpoints: Sequence[int], written: Hints
+) -> None:
+    """Hints that are far from the best do not make the search visit everything."""
+    result = balance(shares, endpoints, previous=written)
+    assert weigh(shares, result.hints) > weigh(shares, written) + 9
+    cells = [0] * 64
+    for location, row in enumerate(written):
+        for served, number in row.items():
+            cells[location * 16 + sum(1 << zone for zone in served)] = number
+    ints = CountedCells([0] * (BALANCED_SCRATCH * 5))
+    floats = [0.0] * (BALANCED_SCRATCH * 5)
+    allocate_balanced_from(4, shares, endpoints, 0.2, 0, 0, cells, [0] * 64, ints, floats)
+    assert ints.writes < 1_000_000
 
 
 def test_written_hints_of_few_endpoints_change_only_for_a_gain() -> None:
@@ -244,6 +283,19 @@ def test_hints_for_a_zone_stay_when_it_loses_its_last_endpoint() -> None:
     assert list(balance(THIRDS, (8, 8, 0), previous=served).hints) == served
     switched = balance(THIRDS, (4, 4, 0), previous=rows([[3, 0, 1], [0, 3, 1], [0, 0, 0]]))
     assert switched.matrix == ((4, 0, 0), (0, 4, 0), (0, 0, 0))
+
+
+def test_hints_stay_when_the_last_endpoint_of_a_small_zone_goes() -> None:
+    """All hints go only where that gains much, so a pod that comes and goes re-hints no others."""
+    shares = (0.98, 0.01, 0.01)
+    written = balance(shares, (11, 0, 1)).hints
+    assert written[0] == {(0,): 11}
+    for endpoints in ((11, 0, 0), (11, 0, 1)) * 10:
+        after = balance(shares, endpoints, previous=written).hints
+        assert count_changes([written[0]], [after[0]]) == 0
+        written = after
+    divided: Hints = [{(zone,): 1 for zone in range(5)}, {}, {}, {}, {}]
+    assert balance((0.6, 0.1, 0.1, 0.1, 0.1), (5, 0, 0, 0, 0), previous=divided).shared
 
 
 def test_hints_to_a_zone_without_traffic_are_not_kept() -> None:
@@ -344,6 +396,61 @@ def _of_busy(
         key = tuple(reach[zone] for zone in busy)
         result[key] = result.get(key, 0) + number
     return result
+
+
+@pytest.mark.parametrize(
+    ("shares", "endpoints", "bound", "is_strict", "written"),
+    [
+        pytest.param((0.5, 0.5, 1e-17), (1, 1, 0), 0.2, False, [{(2,): 1}], id="left alone"),
+        pytest.param((1e-9, 0.2, 0.2, 5e-324), (0, 1, 1, 0), 0.0, True, [{(3,): 2}], id="served"),
+    ],
+)
+def test_next_to_no_traffic_is_none(
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    bound: float,
+    is_strict: bool,
+    written: Hints,
+) -> None:
+    """A share that only rounding can see, as smoothed measured demand has, counts as 0."""
+    result = balance(shares, endpoints, bound=bound, is_strict=is_strict, previous=written)
+    cut = [share if share > 1e-8 else 0.0 for share in shares]
+    want = balance(cut, endpoints, bound=bound, is_strict=is_strict, previous=written)
+    assert not result.shared
+    assert result.hints == want.hints
+    assert allocate_groups([0.5, 0.5, 1e-17], (1, 1, 0))[0] == 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    zones=st.lists(
+        st.tuples(st.sampled_from([0.0, 1e-12, 1.0, 2.0, 3.0, 9.0]), st.integers(0, 4)),
+        min_size=1,
+        max_size=4,
+    ).filter(lambda zones: any(share >= 1.0 for share, _ in zones)),
+    places=st.lists(st.integers(0, 6), max_size=3),
+)
+def test_zones_that_do_not_count_change_nothing(
+    zones: list[tuple[float, int]], places: list[int]
+) -> None:
+    """A zone without traffic and endpoints leaves hints and groups of the others as they are."""
+    more = list(zones)
+    for place in places:
+        more.insert(min(place, len(more)), (0.0, 0))
+    whole = sum(share for share, _ in zones)
+    few, many = ([share / whole for share, _ in rows] for rows in (zones, more))
+    want = balance(few, [count for _, count in zones])
+    result = balance(many, [count for _, count in more])
+    counts = [count for _, count in more]
+    assert result.shared == want.shared
+    if any(counts):
+        value = weigh_together(many, counts) if result.shared else weigh(many, result.hints)
+        if not result.shared:
+            assert value == pytest.approx(weigh(few, want.hints))
+        groups, members, weights = allocate_groups(many, counts)
+        out = [0.0] * FIGURES
+        evaluate_groups(len(more), many, counts, groups, members, weights, out)
+        assert 45 * out[0] - 20 * out[1] - 20 * out[2] == pytest.approx(value, abs=1e-6)
 
 
 def test_rows_are_run_with_hints() -> None:

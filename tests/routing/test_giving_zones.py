@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.simulate.allocators.local_shared import move_one, serve_zone, skip_ahead
+from keepclose.routing.allocation.local_shared import move_one, serve_zone, skip_ahead
 
 SHARES = st.sampled_from([0.0, 0.1, 0.2, 0.3, 1 / 3, math.nextafter(0.1, 1), 0.9])
 

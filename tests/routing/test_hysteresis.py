@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, SupportsIndex
 
 import pytest
 
@@ -119,6 +120,42 @@ def test_of_equal_moves_the_first_is_made() -> None:
     got = improve(THIRDS, (2, 0, 2), ((2, 0, 0), (0, 0, 0), (0, 0, 2)), best=16.0)
 
     assert got == (1, ((1, 1, 0), (0, 0, 0), (0, 0, 2)))
+
+
+class CountedCells(list[int]):
+    """A matrix that counts how often a cell is written."""
+
+    writes = 0
+
+    def __setitem__(self, key: SupportsIndex | slice, value: Any) -> None:
+        self.writes += 1
+        super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize(
+    "previous",
+    [
+        pytest.param(((1000, 0, 0), (0, 1000, 0), (0, 0, 3000)), id="own zones"),
+        pytest.param(((1000, 0, 0), (0, 1000, 0), (0, 500, 2500)), id="other shares"),
+        pytest.param(((600, 0, 0), (0, 500, 0), (0, 0, 1500)), id="many are new"),
+    ],
+)
+def test_of_many_endpoints_several_move_at_once(previous: Rows) -> None:
+    """Steps do not grow with the endpoints; a few more than single steps would are re-hinted."""
+    shares, endpoints = (0.5, 0.3, 0.2), (1000, 1000, 3000)
+    sizes = [2500, 1500, 1000]
+    best = 45 * sum(
+        share * min(own, size) / size
+        for share, own, size in zip(shares, endpoints, sizes, strict=True)
+    )
+    matrix = CountedCells([0] * 9)
+    written = [number for row in previous for number in row]
+    ints, floats = [9] * 48, [0.2, best]
+    changes = settle(3, shares, endpoints, SCORE_OBJECTIVE, written, matrix, ints, floats)
+    assert changes >= 0
+    assert [sum(matrix[row : row + 3]) for row in (0, 3, 6)] == list(endpoints)
+    assert weigh(3, shares, 5000, SCORE_OBJECTIVE, matrix, ints, floats) >= best - HYSTERESIS
+    assert matrix.writes < 10_000
 
 
 @pytest.mark.parametrize(

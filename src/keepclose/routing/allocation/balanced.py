@@ -2,8 +2,8 @@
 
 With few endpoints all hints are tried: for several zones, for one, for none. With more endpoints
 each one serves one zone, and zones may be left to all endpoints; that is then very near to the
-best. There is an answer for every input, never worse than PreferSameZone, the topology mode Auto,
-or no hints at all.
+best. There is an answer for every input. With nothing written and a bound that may give way, it
+never scores below PreferSameZone, the topology mode Auto, or no hints at all.
 
 Written hints change only if keeping them would cost more than a little of the objective or break
 the bound: each change is a write to a slice that all proxies read.
@@ -28,6 +28,7 @@ from keepclose.routing.allocation.zone_sizes import (
     ROUNDING,
     SCORE_OBJECTIVE,
     SHARED,
+    pick_zones,
 )
 
 OVERLOAD_BOUND: Final = 0.2
@@ -56,6 +57,8 @@ class Balance(msgspec.Struct, frozen=True):
     """All clients use all endpoints; there are no hints."""
     unhinted: tuple[int, ...] = ()
     """Zones with traffic but no hinted endpoint: their clients use all endpoints."""
+    overload: float = 0.0
+    """How much more than the mean the busiest endpoint carries."""
 
     @property
     def matrix(self) -> tuple[tuple[int, ...], ...]:
@@ -68,10 +71,10 @@ class Balance(msgspec.Struct, frozen=True):
 
     def in_zone(self, shares: Sequence[float], endpoints: Sequence[int]) -> float:
         """Return the part of the traffic that stays in its zone."""
-        total = max(1, sum(endpoints))
-        sizes = self.sizes
+        counts = [max(0, count) for count in endpoints]
+        total, sizes = max(1, sum(counts)), self.sizes
         return sum(
-            share * (row[zone] / sizes[zone] if sizes[zone] else endpoints[zone] / total)
+            share * (row[zone] / sizes[zone] if sizes[zone] else counts[zone] / total)
             for zone, (share, row) in enumerate(zip(shares, self.matrix, strict=True))
         )
 
@@ -93,81 +96,136 @@ def balance(
 ) -> Balance:
     """Return the best allocation for zones in the order of their names; there may be no zones.
 
-    `previous` are the written hints. A strict bound is never relaxed. Shares are divided by their
-    sum; negative and non-finite shares count as 0, and a zone that is in only one of the two
-    sequences is skipped.
+    `previous` are the written hints. A strict bound is never relaxed; one that is negative or not a
+    number counts as 0. Shares are divided by their sum; negative and non-finite shares count as 0,
+    and so does no more than LEAST_SHARE of all. A zone that is in only one of the two sequences is
+    skipped.
     """
     zones = min(len(shares), len(endpoints))
-    counts = [max(0, count) for count in endpoints[:zones]]
-    parts = [max(0.0, part) if math.isfinite(part) else 0.0 for part in shares[:zones]]
-    whole = sum(parts)
-    if whole and not math.isclose(whole, 1.0, rel_tol=ROUNDING):
-        parts = [part / whole for part in parts]
-    code = LOCALITY_OBJECTIVE if objective is Objective.LOCALITY else SCORE_OBJECTIVE
+    numbers, parts = [0] * (2 * zones), [0.0] * zones
+    active = pick_zones(
+        zones,
+        divide_shares(shares[:zones]),
+        [max(0, count) for count in endpoints[:zones]],
+        numbers,
+        parts,
+    )
+    picked, counts, parts = numbers[:active], numbers[zones : zones + active], parts[:active]
     limit = max(0.0, bound)
-    has_sets = is_small(zones, counts, code)
-    columns = 1 << zones if has_sets else zones
-    written = [0] * (zones * columns)
-    busy = sum(1 << zone for zone in range(zones) if parts[zone] > 0.0) if has_sets else 0
-    for location, row in enumerate(previous[:zones]):
-        for served, number in row.items():
-            column = _column(served, zones, busy, has_sets=has_sets)
+    local = objective is Objective.LOCALITY
+    rows = [dict(previous[zone]) if zone < len(previous) else {} for zone in range(zones)]
+    code = LOCALITY_OBJECTIVE if local else SCORE_OBJECTIVE
+    if local and is_small(active, counts, SCORE_OBJECTIVE):
+        # Hints for several zones are searched for the score alone, and may keep more. What is
+        # written must not decide, or a second look could change it.
+        none: list[dict[HintedZones, int]] = [{} for _ in range(zones)]
+        by_locality, by_score = (
+            _choose(each, picked, parts, counts, limit=limit, is_strict=is_strict, previous=none)
+            for each in (LOCALITY_OBJECTIVE, SCORE_OBJECTIVE)
+        )
+        share_of = dict(zip(picked, parts, strict=True))
+        alone = [share_of.get(zone, 0.0) for zone in range(zones)]
+        is_allowed = (by_score.relaxed or limit) <= (by_locality.relaxed or limit) + ROUNDING
+        more = by_score.in_zone(alone, endpoints) - by_locality.in_zone(alone, endpoints)
+        if is_allowed and more > ROUNDING:
+            code = SCORE_OBJECTIVE
+    return _choose(code, picked, parts, counts, limit=limit, is_strict=is_strict, previous=rows)
+
+
+def _choose(
+    code: int,
+    picked: Sequence[int],
+    parts: Sequence[float],
+    counts: Sequence[int],
+    *,
+    limit: float,
+    is_strict: bool,
+    previous: Sequence[Mapping[HintedZones, int]],
+) -> Balance:
+    """Return the best allocation for the zones that count; `previous` has all zones."""
+    zones, active = len(previous), len(picked)
+    has_sets = is_small(active, counts, code)
+    columns = 1 << active if has_sets else active
+    written = [0] * (active * columns)
+    for location, zone in enumerate(picked):
+        for served, number in previous[zone].items():
+            column = _column(served, zones, picked, parts, has_sets=has_sets)
             if column is not None:
                 written[location * columns + column] += max(0, number)
-    matrix = [0] * (zones * columns)
-    room = BALANCED_SCRATCH * (zones + 1)
+    matrix = [0] * (active * columns)
+    room = BALANCED_SCRATCH * (active + 1)
     ints, floats = [0] * room, [0.0] * room
     answer = allocate_balanced_from(
-        zones, parts, counts, limit, int(is_strict), code, written, matrix, ints, floats
+        active, parts, counts, limit, int(is_strict), code, written, matrix, ints, floats
     )
     if answer == SHARED:
         return Balance(tuple({} for _ in range(zones)), None, shared=True)
-    idle = next((zone for zone in range(zones) if not parts[zone] > 0.0), None)
-    rows = tuple(
-        {
-            _served(column, location, zones, parts, idle, has_sets=has_sets): number
-            for column, number in enumerate(matrix[location * columns : (location + 1) * columns])
-            if number
-        }
-        for location in range(zones)
-    )
-    result = Balance(rows, None, shared=False)
+    hints: list[dict[HintedZones, int]] = [{} for _ in range(zones)]
+    for location, zone in enumerate(picked):
+        for column, number in enumerate(matrix[location * columns : (location + 1) * columns]):
+            if number:
+                served = _served(column, location, picked, parts, has_sets=has_sets)
+                hints[zone][served] = number
+    result = Balance(tuple(hints), None, shared=False)
     sizes = result.sizes
-    unhinted = tuple(zone for zone in range(zones) if parts[zone] > 0.0 and sizes[zone] == 0)
-    everywhere = sum(parts[zone] for zone in unhinted)
+    share_of = dict(zip(picked, parts, strict=True))
+    unhinted = tuple(zone for zone in picked if share_of[zone] > 0.0 and sizes[zone] == 0)
+    everywhere = sum(share_of[zone] for zone in unhinted)
     total = sum(counts)
     worst = max(
-        everywhere + total * sum(parts[zone] / sizes[zone] for zone in served) - 1.0
-        for row in rows
+        everywhere + total * sum(share_of.get(zone, 0.0) / sizes[zone] for zone in served) - 1.0
+        for row in hints
         for served in row
     )
     relaxed = worst if worst > limit + ROUNDING else None
-    return msgspec.structs.replace(result, relaxed=relaxed, unhinted=unhinted)
+    return msgspec.structs.replace(
+        result, relaxed=relaxed, unhinted=unhinted, overload=max(0.0, worst)
+    )
 
 
-def _column(served: HintedZones, zones: int, busy: int, *, has_sets: bool) -> int | None:
+def divide_shares(shares: Sequence[float]) -> list[float]:
+    """Return the shares divided by their sum; negative and non-finite shares count as 0."""
+    parts = [max(0.0, share) if math.isfinite(share) else 0.0 for share in shares]
+    whole = sum(parts)
+    if math.isinf(whole):
+        largest = max(parts)
+        parts = [part / largest for part in parts]
+        whole = sum(parts)
+    if whole and not math.isclose(whole, 1.0, rel_tol=ROUNDING):
+        parts = [part / whole for part in parts]
+    return parts
+
+
+def _column(
+    served: HintedZones,
+    zones: int,
+    picked: Sequence[int],
+    shares: Sequence[float],
+    *,
+    has_sets: bool,
+) -> int | None:
     """Return the column of written hints in the matrix; None if they count as not written."""
-    known = sorted({zone for zone in served if 0 <= zone < zones})
+    known = {zone for zone in served if 0 <= zone < zones}
     if not known or len(known) < len(served):
         return None
     if not has_sets:
-        return known[0] if len(known) == 1 else None
+        (zone, *others) = known
+        return None if others or zone not in picked else picked.index(zone)
     # A hint for a zone without traffic has no effect; set 0 are hints for such zones alone.
-    return sum(1 << zone for zone in known) & busy
+    column = sum(
+        1 << position
+        for position, zone in enumerate(picked)
+        if zone in known and shares[position] > 0.0
+    )
+    return column if column or not all(shares) else None
 
 
 def _served(
-    column: int,
-    location: int,
-    zones: int,
-    shares: Sequence[float],
-    idle: int | None,
-    *,
-    has_sets: bool,
+    column: int, location: int, picked: Sequence[int], shares: Sequence[float], *, has_sets: bool
 ) -> HintedZones:
     if not has_sets:
-        return (column,)
+        return (picked[column],)
     if column == 0:
-        is_own_idle = not shares[location] > 0.0
-        return (location if is_own_idle or idle is None else idle,)
-    return tuple(zone for zone in range(zones) if column >> zone & 1)
+        idle = next((at for at, share in enumerate(shares) if not share > 0.0), location)
+        return (picked[location if not shares[location] > 0.0 else idle],)
+    return tuple(zone for position, zone in enumerate(picked) if column >> position & 1)

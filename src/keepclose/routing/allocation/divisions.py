@@ -19,16 +19,15 @@ from collections.abc import MutableSequence, Sequence
 from typing import Final
 
 from keepclose.routing.allocation.hint_sets import MOST_ZONES, limit_objective
+from keepclose.routing.allocation.hysteresis import REVERSAL
 from keepclose.routing.allocation.kube_auto import KUBE_AUTO_ALLOCATED, allocate_kube_auto
 from keepclose.routing.allocation.zone_sizes import (
     ALLOCATED,
     ROUNDING,
-    SCORE_IN_ZONE,
-    SCORE_MAXIMUM,
-    SCORE_MEAN,
     SCORE_OBJECTIVE,
     SHARED,
     choose_sizes,
+    combine,
     set_least_sizes,
 )
 
@@ -38,7 +37,8 @@ EXCESS_COST: Final = 15.0
 """Points below the limit that an overload of 100 % costs at least.
 
 To keep a share d more in its zone gains 45 d and costs 40 d in the mean deviation. Overloaded
-endpoints are never more than all, so d is never larger than the overload.
+endpoints are never more than all, so d is never larger than the overload. That tells whether
+more than the bound can pay where all divisions within it were tried: with few zones.
 """
 
 # Indices in `floats`: the bound that was kept and the objective, both in terms of the smaller
@@ -80,13 +80,15 @@ def choose_division(  # noqa: PLR0917 - compiled code takes positions only
         total += endpoints[zone]
         if shares[zone] > 0.0:
             busy += 1
-        together += SCORE_IN_ZONE * shares[zone] * endpoints[zone]
-    is_score = objective == SCORE_OBJECTIVE
+        together += shares[zone] * endpoints[zone]
     floats[BOUND] = max(0.0, bound)
     floats[KEPT] = floats[BOUND]
     floats[REACHED] = -math.inf
     floats[LEFT] = 0.0
-    floats[VALUE] = together / max(1, total) if is_score else -math.inf
+    floats[VALUE] = combine(objective, together / max(1, total), 0.0, 0.0)
+    if only >= 0:
+        # What is written may be worse than no hints, by less than its removal must gain.
+        floats[VALUE] -= REVERSAL
     for zone in range(zones):
         floats[SERVED_SHARES + zone] = shares[zone]
         ints[zone] = 0
@@ -100,14 +102,12 @@ def choose_division(  # noqa: PLR0917 - compiled code takes positions only
     code = SHARED
     best = floats[VALUE]
     kept = floats[BOUND]
-    for choice in range(count_choices(zones) if is_score else 1):
+    for choice in range(count_choices(zones)):
         if (only < 0 or choice == only) and mark_left(zones, shares, endpoints, choice, ints):
             # A division among all zones, or the one that is written, may be just as good as none.
             is_even = choice == 0 or only >= 0
             least = best - ROUNDING if is_even else best + ROUNDING
-            limit = math.inf
-            if is_score:
-                limit = limit_objective(zones, shares, endpoints, IS_LEFT * zones, ints)
+            limit = limit_objective(zones, shares, endpoints, objective, IS_LEFT * zones, ints)
             if limit > least:
                 value = divide_rest(zones, shares, endpoints, kept, objective, ints, floats)
                 if value > least:
@@ -121,7 +121,7 @@ def choose_division(  # noqa: PLR0917 - compiled code takes positions only
         ints[zone] = ints[_BEST_SIZES * zones + zone] if code == ALLOCATED else 0
         is_left = code == ALLOCATED and ints[_BEST_LEFT * zones + zone] > 0
         ints[IS_LEFT * zones + zone] = 1 if is_left else 0
-    describe_rest(zones, shares, endpoints, ints, floats)
+    describe_rest(zones, shares, endpoints, objective, ints, floats)
     return code
 
 
@@ -184,7 +184,7 @@ def divide_rest(  # noqa: PLR0917 - compiled code takes positions only
         total += endpoints[zone]
         if ints[IS_LEFT * zones + zone]:
             everywhere += shares[zone]
-            fixed += SCORE_IN_ZONE * shares[zone] * endpoints[zone]
+            fixed += shares[zone] * endpoints[zone]
             if endpoints[zone] > 0:
                 is_apart = False
     rest = 1.0 - everywhere
@@ -199,19 +199,20 @@ def divide_rest(  # noqa: PLR0917 - compiled code takes positions only
     reached = floats[REACHED] if floats[KEPT] * rest <= kept + ROUNDING else -math.inf
     # Sizes leave no endpoint to a zone without traffic; this division does.
     own = -math.inf
-    if is_apart and objective == SCORE_OBJECTIVE:
-        own = own_value(zones, served, endpoints, kept / rest)
+    if is_apart:
+        own = own_value(zones, served, endpoints, kept / rest, objective)
     if own > reached + ROUNDING:
         reached = own
         for zone in range(zones):
             ints[zone] = endpoints[zone]
-    return rest * reached + fixed / total
+    return rest * reached + combine(objective, fixed / total, 0.0, 0.0)
 
 
-def describe_rest(
+def describe_rest(  # noqa: PLR0917 - compiled code takes positions only
     zones: int,
     shares: Sequence[float],
     endpoints: Sequence[int],
+    objective: float,
     ints: Sequence[int],
     floats: MutableSequence[float],
 ) -> None:
@@ -223,7 +224,7 @@ def describe_rest(
         total += endpoints[zone]
         if ints[IS_LEFT * zones + zone]:
             floats[LEFT] += shares[zone]
-            fixed += SCORE_IN_ZONE * shares[zone] * endpoints[zone]
+            fixed += shares[zone] * endpoints[zone]
     rest = 1.0 - floats[LEFT]
     for zone in range(zones):
         floats[SERVED_SHARES + zone] = shares[zone]
@@ -232,7 +233,7 @@ def describe_rest(
                 0.0 if ints[IS_LEFT * zones + zone] else shares[zone] / rest
             )
     floats[KEPT] = floats[BOUND] / rest
-    floats[REACHED] = (floats[VALUE] - fixed / total) / rest
+    floats[REACHED] = (floats[VALUE] - combine(objective, fixed / total, 0.0, 0.0)) / rest
 
 
 def take_standard(  # noqa: PLR0917 - compiled code takes positions only
@@ -251,9 +252,10 @@ def take_standard(  # noqa: PLR0917 - compiled code takes positions only
         ints[_BEST_SIZES * zones + zone] = ints[zone]
         ints[_BEST_LEFT * zones + zone] = ints[IS_LEFT * zones + zone]
         ints[IS_LEFT * zones + zone] = 0
-    limit = limit_objective(zones, shares, endpoints, IS_LEFT * zones, ints)
+    limit = limit_objective(zones, shares, endpoints, SCORE_OBJECTIVE, IS_LEFT * zones, ints)
     is_taken = False
-    is_possible = floats[VALUE] < limit - EXCESS_COST * floats[BOUND]
+    least_cost = EXCESS_COST * floats[BOUND] if zones <= MOST_ZONES else 0.0
+    is_possible = floats[VALUE] < limit - least_cost
     for is_auto in range(2 if is_possible else 0):
         code = KUBE_AUTO_ALLOCATED
         if is_auto:
@@ -272,7 +274,7 @@ def take_standard(  # noqa: PLR0917 - compiled code takes positions only
         value = -math.inf
         if code == KUBE_AUTO_ALLOCATED:
             worst = largest_overload(zones, shares, endpoints, ints)
-            value = weigh_sizes(zones, shares, endpoints, ints, worst)
+            value = weigh_sizes(zones, shares, endpoints, ints, worst, SCORE_OBJECTIVE)
         if value > floats[VALUE] + ROUNDING:
             is_taken = True
             floats[VALUE] = value
@@ -284,7 +286,7 @@ def take_standard(  # noqa: PLR0917 - compiled code takes positions only
     for zone in range(zones):
         ints[zone] = ints[_BEST_SIZES * zones + zone]
         ints[IS_LEFT * zones + zone] = ints[_BEST_LEFT * zones + zone]
-    describe_rest(zones, shares, endpoints, ints, floats)
+    describe_rest(zones, shares, endpoints, SCORE_OBJECTIVE, ints, floats)
     return is_taken
 
 
@@ -305,12 +307,13 @@ def largest_overload(
     return worst
 
 
-def weigh_sizes(
+def weigh_sizes(  # noqa: PLR0917 - compiled code takes positions only
     zones: int,
     shares: Sequence[float],
     endpoints: Sequence[int],
     sizes: Sequence[int],
     worst: float,
+    objective: float,
 ) -> float:
     """Return the objective of sizes with this largest overload, each zone's own endpoints first."""
     total = 0
@@ -319,19 +322,21 @@ def weigh_sizes(
         total += endpoints[zone]
         if sizes[zone] == 0:
             everywhere += shares[zone]
-    value = -SCORE_MAXIMUM * worst
+    in_zone = 0.0
+    mean = 0.0
     for zone in range(zones):
         size = sizes[zone]
         if size > 0:
-            own = min(endpoints[zone], size) / size
-            load = total * shares[zone] / size + everywhere - 1.0
-            value += SCORE_IN_ZONE * shares[zone] * own - SCORE_MEAN * size * abs(load) / total
+            in_zone += shares[zone] * min(endpoints[zone], size) / size
+            mean += size * abs(total * shares[zone] / size + everywhere - 1.0) / total
         else:
-            value += SCORE_IN_ZONE * shares[zone] * endpoints[zone] / total
-    return value
+            in_zone += shares[zone] * endpoints[zone] / total
+    return combine(objective, in_zone, worst, mean)
 
 
-def own_value(zones: int, shares: Sequence[float], endpoints: Sequence[int], bound: float) -> float:
+def own_value(
+    zones: int, shares: Sequence[float], endpoints: Sequence[int], bound: float, objective: float
+) -> float:
     """Return the objective if every endpoint serves its own zone; -inf beyond the bound.
 
     Endpoints of zones without traffic then get no connections. It is -inf, too, if a zone with
@@ -343,4 +348,4 @@ def own_value(zones: int, shares: Sequence[float], endpoints: Sequence[int], bou
     worst = largest_overload(zones, shares, endpoints, endpoints)
     if worst > bound + ROUNDING:
         return -math.inf
-    return weigh_sizes(zones, shares, endpoints, endpoints, worst)
+    return weigh_sizes(zones, shares, endpoints, endpoints, worst, objective)

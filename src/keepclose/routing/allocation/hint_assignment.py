@@ -16,9 +16,8 @@ from keepclose.routing.allocation.hint_sets import count_matched
 from keepclose.routing.allocation.hysteresis import EXCESS
 from keepclose.routing.allocation.zone_sizes import (
     ROUNDING,
-    SCORE_IN_ZONE,
-    SCORE_MAXIMUM,
-    SCORE_MEAN,
+    SCORE_OBJECTIVE,
+    combine,
 )
 
 MOST_SLOTS: Final = 16
@@ -202,7 +201,7 @@ def weigh_matrix(
             mean += count * abs(load)
     # An endpoint that is not placed yet counts as unused.
     mean += (total - placed) * abs(everywhere - 1.0)
-    value = SCORE_IN_ZONE * in_zone - SCORE_MAXIMUM * worst - SCORE_MEAN * mean / total
+    value = combine(SCORE_OBJECTIVE, in_zone, worst, mean / total)
     # NB: the smallest excess must cost more than the hysteresis allows.
     return value - EXCESS * (1.0 + worst - bound) if worst > bound + ROUNDING else value
 
@@ -217,7 +216,8 @@ def keep_written(  # noqa: PLR0917 - compiled code takes positions only
 ) -> float:
     """Keep all written hints and place new endpoints where they help most; return the objective.
 
-    It is -inf if most endpoints are new, so that there is little to keep.
+    It is -inf if there is little to keep: most endpoints are new, or no client follows the hints,
+    because all of them are for zones without traffic.
     """
     sets = 1 << zones
     total = 0
@@ -253,4 +253,11 @@ def keep_written(  # noqa: PLR0917 - compiled code takes positions only
                     chosen = mask
                     most = value
             matrix[location * sets + chosen] += 1
+    is_followed = False
+    for location in range(zones):
+        for mask in range(sets):
+            if mask & ~idle and matrix[location * sets + mask] > 0:
+                is_followed = True
+    if not is_followed:
+        return -math.inf
     return weigh_matrix(zones, shares, endpoints, bound, matrix)

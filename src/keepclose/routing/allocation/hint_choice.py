@@ -24,6 +24,7 @@ from keepclose.routing.allocation.hint_assignment import (
     ASSIGNMENT_ROOM,
     assign_sets,
     keep_written,
+    weigh_matrix,
 )
 from keepclose.routing.allocation.hint_sets import (
     BEST_COUNTS,
@@ -32,19 +33,19 @@ from keepclose.routing.allocation.hint_sets import (
     WRITTEN_COUNTS,
     search_hint_sets,
 )
-from keepclose.routing.allocation.hysteresis import HYSTERESIS, count_changes, settle
+from keepclose.routing.allocation.hysteresis import (
+    HYSTERESIS,
+    REVERSAL,
+    count_changes,
+    settle,
+)
 from keepclose.routing.allocation.zone_sizes import (
     ALLOCATED,
+    LEAST_SHARE,
     SCORE_OBJECTIVE,
     SHARED,
+    pick_zones,
 )
-
-REVERSAL: Final = 4.0
-"""Points to gain before a zone with hinted endpoints is left to all endpoints.
-
-Zones gain and lose endpoints as pods start and stop: the next endpoint that starts there would
-reverse the change.
-"""
 
 CHANGE_COST: Final = 2.0
 """Points that a re-hinted endpoint must gain, where all hints are tried."""
@@ -57,6 +58,8 @@ BALANCED_SCRATCH: Final = 128
 """An allocation needs this many scratch numbers for each zone, and as many again."""
 _WRITTEN_LEFT: Final = 10
 """Part of `ints`, in zones: which zones the written hints leave to all endpoints."""
+_PICKED: Final = 120
+"""Part of both scratches, in zones and one more: the zones that count, where not all do."""
 
 
 def is_small(zones: int, endpoints: Sequence[int], objective: float) -> bool:
@@ -86,6 +89,56 @@ def allocate_balanced(  # noqa: PLR0917 - the signature all allocators of groups
     where clients of zone z use the group, else 0. Shares add up to 1. No groups mean that all
     clients use all endpoints, because every division is worse or there is no traffic.
     """
+    is_whole = True
+    for zone in range(zones):
+        if shares[zone] <= LEAST_SHARE and (shares[zone] > 0.0 or endpoints[zone] == 0):
+            is_whole = False
+    if is_whole:
+        return form_hint_groups(
+            zones, shares, endpoints, bound, objective, members, weights, ints, floats
+        )
+    # Zones that do not count must not make the search coarser for the others.
+    start = _PICKED * (zones + 1)
+    picked = ints[start : start + 2 * zones]
+    parts = floats[start : start + zones]
+    active = pick_zones(zones, shares, endpoints, picked, parts)
+    groups = form_hint_groups(
+        active,
+        parts,
+        picked[zones : zones + active],
+        bound,
+        objective,
+        members,
+        weights,
+        ints,
+        floats,
+    )
+    for group in range(groups - 1, -1, -1):
+        position = active - 1
+        for zone in range(zones - 1, -1, -1):
+            cell = group * zones + zone
+            if position >= 0 and picked[position] == zone:
+                members[cell] = members[group * active + position]
+                weights[cell] = weights[group * active + position]
+                position -= 1
+            else:
+                members[cell] = 0
+                weights[cell] = 1.0
+    return groups
+
+
+def form_hint_groups(  # noqa: PLR0917 - compiled code takes positions only
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    bound: float,
+    objective: float,
+    members: MutableSequence[int],
+    weights: MutableSequence[float],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+) -> int:
+    """Form groups as `allocate_balanced` does, for zones that all count."""
     code = choose_hints(zones, shares, endpoints, bound, 0, objective, -1, members, ints, floats)
     if code == SHARED:
         return 0
@@ -158,11 +211,12 @@ def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions onl
 ) -> int:
     """Fill the matrix with few changes against the previous one; return ALLOCATED or SHARED.
 
-    A cell is location times columns plus column; columns are sets of zones if `is_small`, else
-    zones. The result is at most HYSTERESIS points below the best objective, or REVERSAL points
-    where the best leaves zones to all endpoints that have hinted ones, and keeps the same bound. It
-    is reached by re-hinting one endpoint at a time, each time the one that helps most, or by the
-    best numbers with the nearest matrix, whichever re-hints fewer.
+    All zones count, see `pick_zones`. A cell is location times columns plus column; columns are
+    sets of zones if `is_small`, else zones. The result is at most HYSTERESIS points below the best
+    objective, or REVERSAL points where the best are no hints, or leave zones to all endpoints that
+    have hinted ones, and keeps the same bound. It is reached by re-hinting one endpoint at a time,
+    each time the one that helps most, or by the best numbers with the nearest matrix, whichever
+    re-hints fewer.
     """
     has_sets = is_small(zones, endpoints, objective)
     columns = 1 << zones if has_sets else zones
@@ -171,15 +225,17 @@ def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions onl
     )
     written = find_written_choice(zones, shares, endpoints, columns, previous, ints)
     # If the best hints leave the same zones, the choice is made, with the bound that it has.
-    is_other = False
-    margin = HYSTERESIS
+    is_dropped = code == SHARED
+    none = floats[VALUE]
+    is_other = is_dropped
+    margin = REVERSAL if code == SHARED else HYSTERESIS
     for zone in range(zones):
         is_left = ints[IS_LEFT * zones + zone] > 0
         was_left = ints[_WRITTEN_LEFT * zones + zone] > 0
         is_other = is_other or is_left != was_left
         if is_left and not was_left:
             margin = REVERSAL
-    if written >= 0 and is_other and code == ALLOCATED:
+    if written >= 0 and is_other:
         best = floats[VALUE]
         kept = choose_hints(
             zones, shares, endpoints, bound, is_strict, objective, written, matrix, ints, floats
@@ -196,6 +252,11 @@ def allocate_balanced_from(  # noqa: PLR0917 - compiled code takes positions onl
         return SHARED
     if has_sets:
         assign_few(zones, shares, endpoints, previous, matrix, ints, floats)
+        # What changes cost must not keep hints that are far worse than none.
+        if is_dropped:
+            value = weigh_matrix(zones, shares, endpoints, floats[BOUND], matrix)
+            if value < none - REVERSAL:
+                return SHARED
     else:
         assign_many(zones, endpoints, objective, previous, matrix, ints, floats)
     return ALLOCATED

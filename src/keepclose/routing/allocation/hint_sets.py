@@ -26,15 +26,16 @@ from keepclose.routing.allocation.zone_sizes import (
     SCORE_IN_ZONE,
     SCORE_MAXIMUM,
     SCORE_MEAN,
+    SCORE_OBJECTIVE,
+    combine,
 )
 
 MOST_ZONES: Final = 4
 _MASKS: Final = 1 << MOST_ZONES
 MOST_STEPS: Final = 200_000
-"""Cases that one search tries, which takes about a second in the controller.
-
-No input is known that needs more than a fifth of them.
-"""
+"""Cases that one search from nothing tries, which takes about a second in the controller."""
+CHANGE_STEPS: Final = 20_000
+"""Cases that one search tries if changes of written hints cost: the best so far is good enough."""
 
 # Where numbers begin in `ints`, counted in parts of MOST_ZONES numbers from the caller's offset.
 _SIZES: Final = 0
@@ -80,7 +81,7 @@ def search_hint_sets(  # noqa: PLR0917 - compiled code takes positions only
         if shares[zone] > 0.0:
             busy += 1 << zone
     best = least
-    ints[offset + _STEPS] = MOST_STEPS
+    ints[offset + _STEPS] = MOST_STEPS if change_cost <= 0.0 else CHANGE_STEPS
     if total == 0:
         return best
     for zone in range(zones):
@@ -93,7 +94,9 @@ def search_hint_sets(  # noqa: PLR0917 - compiled code takes positions only
         if left & ~busy == 0 and left != busy and (unhinted < 0 or left == unhinted):
             for zone in range(zones):
                 ints[offset + _LACKING + zone] = left >> zone & 1
-            limit = limit_objective(zones, shares, endpoints, offset + _LACKING, ints)
+            limit = limit_objective(
+                zones, shares, endpoints, SCORE_OBJECTIVE, offset + _LACKING, ints
+            )
             if limit > best + ROUNDING:
                 hinted = busy & ~left
                 best = search_sizes(
@@ -102,10 +105,11 @@ def search_hint_sets(  # noqa: PLR0917 - compiled code takes positions only
     return best
 
 
-def limit_objective(
+def limit_objective(  # noqa: PLR0917 - compiled code takes positions only
     zones: int,
     shares: Sequence[float],
     endpoints: Sequence[int],
+    objective: float,
     marks: int,
     ints: Sequence[int],
 ) -> float:
@@ -124,9 +128,11 @@ def limit_objective(
         part = endpoints[zone] / total
         if ints[marks + zone]:
             in_zone += shares[zone] * part
-        else:
+        elif objective == SCORE_OBJECTIVE:
             in_zone += min(shares[zone], (1.0 - everywhere) * part)
-    return SCORE_IN_ZONE * in_zone
+        elif endpoints[zone] > 0:
+            in_zone += shares[zone]
+    return combine(objective, in_zone, 0.0, 0.0)
 
 
 def search_sizes(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler takes
@@ -215,10 +221,6 @@ def search_sizes(  # noqa: PLR0915, PLR0917 - one flat function is what a compil
         enough = is_idle or members >= total
         value = min(value, SCORE_IN_ZONE * limit)
         if enough and value - change_cost * rehinted > best + ROUNDING:
-            # Endpoints that may get a set with several zones, beyond those that have it.
-            spare = total
-            if change_cost > 0.0:
-                spare = fresh + math.floor(min(float(total), (value - best) / change_cost))
             best = search_sets(
                 zones,
                 shares,
@@ -228,7 +230,8 @@ def search_sizes(  # noqa: PLR0915, PLR0917 - one flat function is what a compil
                 fixed,
                 everywhere,
                 change_cost,
-                spare,
+                fresh,
+                value,
                 best,
                 offset,
                 ints,
@@ -255,15 +258,16 @@ def search_sets(  # noqa: PLR0915, PLR0917 - one flat function is what a compile
     fixed: float,
     everywhere: float,
     change_cost: float,
-    most_added: int,
+    fresh: int,
+    most_value: float,
     least: float,
     offset: int,
     ints: MutableSequence[int],
 ) -> float:
     """Try how many endpoints have each set, for given sizes; return the best objective, or `least`.
 
-    Sets with several zones are tried in all numbers; sets with one zone get what is left. No more
-    than `most_added` endpoints get a set with several zones that is not written for them.
+    Sets with several zones are tried in all numbers; sets with one zone get what is left. `fresh`
+    endpoints have no written hints. Before changes cost, no sets exceed `most_value`.
     """
     best = least
     total = 0
@@ -282,6 +286,7 @@ def search_sets(  # noqa: PLR0915, PLR0917 - one flat function is what a compile
     # Loads add up to the number of endpoints, so the mean deviation is twice what is above 1.
     least_cost = SCORE_MAXIMUM * worst
     sets = 0
+    lost = 0
     for mask in range(1 << zones):
         ints[offset + _COUNTS + mask] = 0
     # Sets with many zones come first, so that it is soon known whether the rest can be placed.
@@ -294,10 +299,13 @@ def search_sets(  # noqa: PLR0915, PLR0917 - one flat function is what a compile
                     several += 1
                     size = ints[offset + _SIZES + zone]
                     load += total * shares[zone] / size if size > 0 else math.inf
-            if several == zones - turn and load - 1.0 <= most:
-                ints[offset + _SETS + sets] = mask
-                ints[offset + _USED + sets] = 0
-                sets += 1
+            if several == zones - turn:
+                if load - 1.0 <= most:
+                    ints[offset + _SETS + sets] = mask
+                    ints[offset + _USED + sets] = 0
+                    sets += 1
+                elif change_cost > 0.0:
+                    lost += ints[offset + WRITTEN_COUNTS + mask]
     # Each set with k zones saves k - 1 endpoints against sets with one zone each.
     surplus = members - total
     added = 0
@@ -339,14 +347,20 @@ def search_sets(  # noqa: PLR0915, PLR0917 - one flat function is what a compile
             if position == sets - 1 and not is_idle and surplus > 0:
                 # Only the number that leaves no surplus is worth a try.
                 used = surplus // several if surplus % several == 0 else total + 1
-            written = ints[offset + WRITTEN_COUNTS + mask] if change_cost > 0.0 else 0
-            more = max(0, number + used - written) - max(0, number - written)
-            is_allowed = more <= 0 or added + more <= most_added
-            is_better = SCORE_IN_ZONE * in_zone - least_cost - used * cost > best
+            value = min(most_value, SCORE_IN_ZONE * in_zone - least_cost - used * cost)
             is_possible = used <= spare and (is_idle or used * several <= surplus)
-            if not (is_possible and is_allowed and is_better):
+            more = 0
+            if change_cost > 0.0:
+                written = ints[offset + WRITTEN_COUNTS + mask]
+                more = max(0, number + used - written) - max(0, number - written)
+                if is_possible and value > best:
+                    rehinted = lost + count_lost(zones, mask, used, position, offset, ints)
+                    value -= change_cost * max(rehinted, added + more - fresh)
+            if not (is_possible and value > best):
                 used = -number
-            added += max(0, number + used - written) - max(0, number - written)
+                if change_cost > 0.0:
+                    more = -max(0, number - ints[offset + WRITTEN_COUNTS + mask])
+            added += more
             for zone in range(zones):
                 if mask >> zone & 1:
                     ints[offset + _LACKING + zone] -= used
@@ -367,6 +381,23 @@ def search_sets(  # noqa: PLR0915, PLR0917 - one flat function is what a compile
         if position < 0:
             break
     return best
+
+
+def count_lost(  # noqa: PLR0917 - compiled code takes positions only
+    zones: int, mask: int, used: int, position: int, offset: int, ints: Sequence[int]
+) -> int:
+    """Return how many endpoints at least lose a written set, if so many more get this one.
+
+    The numbers of sets before the position stay. Sets with one zone only lose endpoints.
+    """
+    lost = 0
+    for before in range(position):
+        written = ints[offset + WRITTEN_COUNTS + ints[offset + _SETS + before]]
+        lost += max(0, written - ints[offset + _USED + before])
+    for zone in range(zones):
+        left = ints[offset + _LACKING + zone] - (used if mask >> zone & 1 else 0)
+        lost += max(0, ints[offset + WRITTEN_COUNTS + (1 << zone)] - left)
+    return lost
 
 
 def weigh_sets(  # noqa: PLR0917 - compiled code takes positions only
@@ -396,8 +427,8 @@ def weigh_sets(  # noqa: PLR0917 - compiled code takes positions only
                     load += total * shares[zone] / ints[offset + _SIZES + zone]
             worst = max(worst, load)
             mean += count * abs(load) / total
-    cost = SCORE_MAXIMUM * worst + SCORE_MEAN * mean
-    if worst > bound + ROUNDING or SCORE_IN_ZONE * most_in_zone - cost <= least:
+    most = combine(SCORE_OBJECTIVE, most_in_zone, worst, mean)
+    if worst > bound + ROUNDING or most <= least:
         return least
     in_zone = fixed
     chosen = 0
@@ -418,7 +449,7 @@ def weigh_sets(  # noqa: PLR0917 - compiled code takes positions only
         reached = count_matched(zones, endpoints, chosen, offset + _COUNTS, ints)
         in_zone += highest * (reached - matched)
         matched = reached
-    return SCORE_IN_ZONE * in_zone - cost
+    return combine(SCORE_OBJECTIVE, in_zone, worst, mean)
 
 
 def count_matched(

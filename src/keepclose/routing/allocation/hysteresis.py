@@ -2,8 +2,9 @@
 
 Each re-hinted endpoint is a write to a slice that all proxies read. So a previous allocation stays
 while its objective is close to the best one. New endpoints are placed where they help most. If that
-does not suffice, endpoints are re-hinted one at a time, each time the one that helps most. The
-bound on overload is never broken for the sake of fewer changes.
+does not suffice, endpoints are re-hinted one at a time, each time the one that helps most; of many
+endpoints several at a time, so that the time does not grow with their number. The bound on overload
+is never broken for the sake of fewer changes.
 """
 
 from __future__ import annotations
@@ -11,21 +12,24 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import Final
 
-from keepclose.routing.allocation.zone_sizes import (
-    LOCALITY_DEVIATION,
-    LOCALITY_IN_ZONE,
-    LOCALITY_OBJECTIVE,
-    ROUNDING,
-    SCORE_IN_ZONE,
-    SCORE_MAXIMUM,
-    SCORE_MEAN,
-)
+from keepclose.routing.allocation.zone_sizes import ROUNDING, combine
 
 HYSTERESIS: Final = 0.5
 """Points of the objective that may be lost to keep written hints."""
 
+REVERSAL: Final = 4.0
+"""Points to gain before a zone with hinted endpoints is left to all endpoints, or all zones are.
+
+Zones gain and lose endpoints as pods start and stop: the next endpoint that starts there would
+reverse the change.
+"""
+
 EXCESS: Final = 1000.0
 """Points for breaking the bound, and for each 100 % beyond: more than an allocation can gain."""
+
+
+_STEPS: Final = 64
+"""Of twice as many endpoints and more, this part of all moves at once."""
 
 
 def count_changes(zones: int, previous: Sequence[int], matrix: Sequence[int]) -> int:
@@ -36,7 +40,7 @@ def count_changes(zones: int, previous: Sequence[int], matrix: Sequence[int]) ->
     return changes
 
 
-def settle(  # noqa: PLR0917 - compiled code takes positions only
+def settle(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler takes
     zones: int,
     shares: Sequence[float],
     endpoints: Sequence[int],
@@ -48,7 +52,7 @@ def settle(  # noqa: PLR0917 - compiled code takes positions only
 ) -> int:
     """Improve the previous matrix step by step until it is good enough; return the re-hints.
 
-    -1 means failure: single steps do not reach the goal, or most endpoints are new.
+    -1 means failure: steps do not reach the goal, or most endpoints are new.
     """
     total = 0
     unplaced = 0
@@ -70,23 +74,28 @@ def settle(  # noqa: PLR0917 - compiled code takes positions only
         unplaced += free
     if 2 * unplaced > total:
         return -1
+    at_once = max(1, total // _STEPS)
     for location in range(zones):
-        for _ in range(ints[4 * zones + location]):
+        free = ints[4 * zones + location]
+        while free > 0:
+            amount = min(free, at_once)
+            free -= amount
             chosen = -1
             most = 0.0
             for turn in range(-1, zones):
                 zone = location if turn < 0 else turn
                 if shares[zone] > 0.0:
-                    move(zones, location, -1, zone, matrix, ints)
+                    move(zones, amount, location, -1, zone, matrix, ints)
                     value = weigh(zones, shares, total, objective, matrix, ints, floats)
-                    move(zones, location, zone, -1, matrix, ints)
+                    move(zones, amount, location, zone, -1, matrix, ints)
                     if chosen < 0 or value > most + ROUNDING:
                         chosen = zone
                         most = value
-            move(zones, location, -1, chosen, matrix, ints)
-    for _ in range(total):
+            move(zones, amount, location, -1, chosen, matrix, ints)
+    goal = floats[1] - HYSTERESIS
+    for _ in range(min(total, 2 * _STEPS)):
         reached = weigh(zones, shares, total, objective, matrix, ints, floats)
-        if reached >= floats[1] - HYSTERESIS:
+        if reached >= goal:
             return count_changes(zones, previous, matrix)
         most = reached + ROUNDING
         mover = -1
@@ -97,9 +106,9 @@ def settle(  # noqa: PLR0917 - compiled code takes positions only
                 if target != source and shares[target] > 0.0:
                     location = find_mover(zones, source, target, previous, matrix)
                     if location >= 0:
-                        move(zones, location, source, target, matrix, ints)
+                        move(zones, 1, location, source, target, matrix, ints)
                         value = weigh(zones, shares, total, objective, matrix, ints, floats)
-                        move(zones, location, target, source, matrix, ints)
+                        move(zones, 1, location, target, source, matrix, ints)
                         if value > most:
                             most = value
                             mover = location
@@ -107,7 +116,19 @@ def settle(  # noqa: PLR0917 - compiled code takes positions only
                             taker = target
         if mover < 0:
             break
-        move(zones, mover, giver, taker, matrix, ints)
+        cell = mover * zones + giver
+        fresh = matrix[cell] - previous[cell]
+        amount = min(at_once, fresh if fresh > 0 else matrix[cell])
+        # More at a time must help more than fewer, and not go beyond what is good enough.
+        while amount > 1:
+            move(zones, amount, mover, giver, taker, matrix, ints)
+            value = weigh(zones, shares, total, objective, matrix, ints, floats)
+            if most < value < goal:
+                break
+            move(zones, amount, mover, taker, giver, matrix, ints)
+            amount //= 2
+        if amount == 1:
+            move(zones, 1, mover, giver, taker, matrix, ints)
     return -1
 
 
@@ -137,19 +158,20 @@ def find_mover(
 
 def move(  # noqa: PLR0917 - compiled code takes positions only
     zones: int,
+    amount: int,
     location: int,
     source: int,
     target: int,
     matrix: MutableSequence[int],
     ints: MutableSequence[int],
 ) -> None:
-    """Let one endpoint serve another zone; -1 stands for no zone."""
+    """Let endpoints of a location serve another zone; -1 stands for no zone."""
     if source >= 0:
-        matrix[location * zones + source] -= 1
-        ints[3 * zones + source] -= 1
+        matrix[location * zones + source] -= amount
+        ints[3 * zones + source] -= amount
     if target >= 0:
-        matrix[location * zones + target] += 1
-        ints[3 * zones + target] += 1
+        matrix[location * zones + target] += amount
+        ints[3 * zones + target] += amount
 
 
 def weigh(  # noqa: PLR0917 - compiled code takes positions only
@@ -162,7 +184,6 @@ def weigh(  # noqa: PLR0917 - compiled code takes positions only
     floats: Sequence[float],
 ) -> float:
     """Return the objective of a matrix, far less when it breaks the bound."""
-    local = objective == LOCALITY_OBJECTIVE
     in_zone = 0.0
     maximum = 0.0
     mean = 0.0
@@ -178,8 +199,6 @@ def weigh(  # noqa: PLR0917 - compiled code takes positions only
             maximum = max(maximum, over)
             excess += max(0.0, over - floats[0] - ROUNDING)
         mean += abs(shares[zone] - size / total)
-    value = (LOCALITY_IN_ZONE if local else SCORE_IN_ZONE) * in_zone
-    value -= (LOCALITY_DEVIATION if local else SCORE_MAXIMUM) * maximum
-    value -= (LOCALITY_DEVIATION if local else SCORE_MEAN) * mean
+    value = combine(objective, in_zone, maximum, mean)
     # NB: the smallest excess must cost more than the hysteresis allows.
     return value - EXCESS * (1.0 + excess) if excess > 0.0 else value

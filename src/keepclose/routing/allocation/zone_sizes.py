@@ -30,10 +30,55 @@ LOCALITY_DEVIATION: Final = 1e-4
 
 BY_LOAD: Final = 0
 AT_HOME: Final = 2
+EXCHANGES: Final = 64
+"""Of twice as many endpoints and more, this part of all moves at once where locality alone counts.
+"""
 HOME_ADVANCE: Final = 2.0
 """Points that exchanges are expected to gain after a start at home."""
 
 ROUNDING: Final = 1e-9
+LEAST_SHARE: Final = 1e-9
+"""No more than this part of the traffic counts as none: it decides nothing but roundings."""
+
+
+def combine(objective: float, in_zone: float, largest: float, mean: float) -> float:
+    """Return the objective of in-zone traffic, largest overload and mean deviation, as parts."""
+    if objective == LOCALITY_OBJECTIVE:
+        return LOCALITY_IN_ZONE * in_zone - LOCALITY_DEVIATION * (largest + mean)
+    return SCORE_IN_ZONE * in_zone - SCORE_MAXIMUM * largest - SCORE_MEAN * mean
+
+
+def pick_zones(
+    zones: int,
+    shares: Sequence[float],
+    endpoints: Sequence[int],
+    ints: MutableSequence[int],
+    floats: MutableSequence[float],
+) -> int:
+    """Return how many zones count, because they have traffic or endpoints.
+
+    Their numbers begin `ints`, their endpoints follow from `zones` on, and their shares of the
+    traffic begin `floats`. Shares add up to 1 before and after.
+    """
+    whole = 0.0
+    is_cut = False
+    for zone in range(zones):
+        if shares[zone] > LEAST_SHARE:
+            whole += shares[zone]
+        elif shares[zone] > 0.0:
+            is_cut = True
+    # NB: where nothing is cut, nothing is divided, so nothing is rounded.
+    if not is_cut:
+        whole = 1.0
+    active = 0
+    for zone in range(zones):
+        is_busy = shares[zone] > LEAST_SHARE
+        if is_busy or endpoints[zone] > 0:
+            ints[active] = zone
+            ints[zones + active] = endpoints[zone]
+            floats[active] = shares[zone] / whole if is_busy else 0.0
+            active += 1
+    return active
 
 
 def choose_sizes(  # noqa: PLR0917 - compiled code takes positions only
@@ -215,6 +260,8 @@ def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler t
     w_in = LOCALITY_IN_ZONE if local else SCORE_IN_ZONE
     w_max = LOCALITY_DEVIATION if local else SCORE_MAXIMUM
     w_mean = (LOCALITY_DEVIATION if local else SCORE_MEAN) / total
+    # For locality alone long ways gain little at each step; of many endpoints, several go at once.
+    at_once = total // EXCHANGES if local else 1
     reached = 0.0
     # NB: every step gains, so the loop terminates; the number only bounds its time.
     for _ in range(total + zones):
@@ -264,8 +311,10 @@ def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler t
                 if first in (source, target):
                     others = third_worst if second in (source, target) else next_worst
                 many = min(size - math.ceil(x_source / (1.0 + others) - ROUNDING), room)
-                for choice in range(max(1, min(2, many))):
-                    moved = many if choice else 1
+                for choice in range(3 if at_once > 1 else max(1, min(2, many))):
+                    moved = 1
+                    if choice > 0:
+                        moved = max(1, many) if choice == 1 else min(at_once, room)
                     load = shares[source] / (size - moved)
                     maximum = max(others, total * load - 1.0)
                     gain = w_in * load * min(endpoints[source], size - moved)
