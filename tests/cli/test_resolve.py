@@ -119,6 +119,19 @@ def test_a_service_without_namespace_is_in_default() -> None:
     assert list(answer("-f", "-", "--service", "web", stdin=text)) == ["default/web"]
 
 
+def test_weights_are_shown_by_zone() -> None:
+    """The table says which part of the traffic goes to each zone, and that weights decide."""
+    gates = "TrafficDistributionCustomHeuristics=true"
+    path = str(EXAMPLE.with_name("weights.yaml"))
+    lines = run("-f", path, "--feature-gates", gates).stdout.splitlines()
+    assert "  zone-a  n1 n2  3 in zone-a (59%), 6 in zone-b (41%)  by weights" in lines
+    nodes = answer("-f", path, "--feature-gates", gates)["default/web"]["nodes"]
+    port = nodes["n1"]["IPv4 tcp/http"]
+    assert (port["mode"], len(port["internal"]["weights"])) == ("Weights", 9)
+    without = answer("-f", path)["default/web"]["nodes"]["n1"]["IPv4 tcp/http"]
+    assert without["mode"] == ""
+
+
 def test_gates_change_the_answer() -> None:
     """With the field's gate off there are no hints, and the gate is named."""
     services = answer("-f", str(EXAMPLE), "--feature-gates", "ServiceTrafficDistribution=false")

@@ -10,7 +10,7 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.errors import Conflict, NotFound
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
-from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER
+from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, ZONE_WEIGHTS_ANNOTATION
 from support.builders import endpoint_slice
 
 WEB = NamespacedName("default", "web")
@@ -350,3 +350,35 @@ def test_other_owner_references_are_a_foreign_write() -> None:
     controlled = Controlled(mine())
     bare = replace(mine(), metadata=replace(mine().metadata, owner_references=()))
     assert controlled.foreign(mine(), bare) == keys("web")
+
+
+def weighted(text: str | None) -> EndpointSlice:
+    """Return a slice with weights as they are written, and without any for None."""
+    annotations = {} if text is None else {ZONE_WEIGHTS_ANNOTATION: text}
+    return replace(mine(), metadata=replace(mine().metadata, annotations=annotations))
+
+
+@pytest.mark.parametrize("text", [None, "garbage"])
+def test_other_weights_are_a_foreign_write(text: str | None) -> None:
+    """Weights that a person removes or changes are restored; the generation does not tell."""
+    controlled = Controlled(weighted("good"))
+    assert controlled.foreign(weighted("good"), weighted(text)) == keys("web")
+    assert controlled.foreign(weighted("good"), weighted("good")) == keys()
+    with controlled.own_writes.writing(WEB):
+        controlled.own_writes.on_slice(weighted("good"), weighted(text))
+        assert controlled.reported == set()
+    assert controlled.reported == keys("web")
+
+
+def test_own_weights_are_an_own_write() -> None:
+    """An event before or after the answer, during the write, reports nothing."""
+    for is_early in (True, False):
+        controlled = Controlled(weighted("old"))
+        with controlled.own_writes.writing(WEB):
+            if is_early:
+                controlled.own_writes.on_slice(weighted("old"), weighted("new"))
+                controlled.own_writes.record(weighted("new"))
+            else:
+                controlled.cache.subscribe(controlled.own_writes.on_slice)
+                controlled.own_writes.record(weighted("new"))
+        assert controlled.reported == set()

@@ -41,6 +41,7 @@ class _Asked(msgspec.Struct):
     keys: tuple[str, ...] = ()
     policy: str = "Cluster"
     weights: str = ""
+    zone_weights: str = ""
 
 
 def seeds() -> Iterator[bytes]:
@@ -56,6 +57,7 @@ def seeds() -> Iterator[bytes]:
         well_known.OBJECTIVE_ANNOTATION: "Locality",
         well_known.MIN_IN_ZONE_ANNOTATION: "0.6",
         well_known.NODE_TOPOLOGY_ANNOTATION: "Enabled",
+        well_known.WEIGHTS_ANNOTATION: "Enabled",
         well_known.TRAFFIC_DISTRIBUTION_ANNOTATION: "keepclose.dev/Balanced",
         well_known.INTERNAL_POLICY_ANNOTATION: "PreferLocal",
         well_known.EXTERNAL_POLICY_ANNOTATION: "Local",
@@ -73,10 +75,13 @@ def seeds() -> Iterator[bytes]:
         well_known.MAX_OVERLOAD_ANNOTATION,
         well_known.OBJECTIVE_ANNOTATION,
         well_known.MIN_IN_ZONE_ANNOTATION,
+        well_known.WEIGHTS_ANNOTATION,
     )
     asked.append({"annotations": {key: values[key] for key in limits}})
     asked += [{"distribution": value} for value in ("PreferSameZone", "PreferSameNode", "a.b/C")]
     asked += [{"keys": ["kubernetes.io/hostname", "*"]}, {"weights": "[1, 2, 3]"}]
+    written = '{"hints":250,"weights":{"zone-0":{"zone-1":7},"zone-1":{"zone-1":1000}}}'
+    asked.append({"distribution": "a.b/C", "zone_weights": written})
     for one in asked:
         yield b"\n" + msgspec.json.encode(one)
 
@@ -93,8 +98,14 @@ def check(data: bytes) -> None:
         topology_keys=asked.keys,
         internal_traffic_policy=asked.policy,
     )
-    endpoints = (builders.endpoint(f"10.0.0.{number + 1}", zone="zone-1") for number in range(3))
-    weights = {well_known.ENDPOINT_WEIGHTS_ANNOTATION: asked.weights}
+    endpoints = (
+        builders.endpoint(f"10.0.0.{number + 1}", zone="zone-1", for_zones=("zone-1",))
+        for number in range(3)
+    )
+    weights = {
+        well_known.ENDPOINT_WEIGHTS_ANNOTATION: asked.weights,
+        well_known.ZONE_WEIGHTS_ANNOTATION: asked.zone_weights,
+    }
     by_hand = builders.endpoint_slice(*endpoints, annotations=weights)
     for settings in _SETTINGS:
         for inventory in (

@@ -217,6 +217,9 @@ async def test_what_could_not_be_written_or_allocated_is_told(three_zones: World
         await cluster.settle(controller)
         assert (await conditions(cluster))[PROGRAMMED] == hinted(2)
         assert cluster.wire.take() == [PUT, STATUS]
+        # NB: Balanced would keep the written hints, with which all clients use both endpoints.
+        await cluster.change(SERVICES, "web", {"spec": {"trafficDistribution": None}})
+        await cluster.settle(controller)
         notes = {TRAFFIC_DISTRIBUTION_ANNOTATION: BALANCED_VALUE}
         await cluster.change(SERVICES, "web", {"metadata": {"annotations": notes}})
         await cluster.settle(controller)

@@ -54,7 +54,7 @@ def written(**data: str) -> ConfigMap:
             id="a reason of which nothing can be shown",
         ),
         pytest.param(
-            {**FORM, "programmed": "7", "honors": "forNodes forZones later"},
+            {**FORM, "programmed": "7", "honors": "forNodes forZones later zoneWeights"},
             NodeAcknowledgement("n1", 7, honors=frozenset(HintLevel)),
             id="kinds of hints, one of them unknown",
         ),
@@ -115,7 +115,7 @@ def test_an_acknowledgement_as_written() -> None:
         data={
             **FORM,
             "programmed": "12",
-            "honors": "forNodes forZones",
+            "honors": "forNodes forZones zoneWeights",
             "exceptions": "a/b Local\nshop/web NoZone\n",
         },
     )

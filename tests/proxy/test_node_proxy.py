@@ -315,7 +315,11 @@ async def test_a_node_states_which_hints_it_goes_by(tmp_path: Path) -> None:
         await cluster.set_endpoints(hinted("10.0.0.1", "zone-a"))
         settings = {"acknowledges": True, "acknowledge_every_s": 0.0}
         for wanted, honors in (
-            (STATUS, frozenset(HintLevel)),
+            (
+                STATUS.with_gates(Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS),
+                frozenset(HintLevel),
+            ),
+            (STATUS, {HintLevel.ZONES, HintLevel.NODES}),
             (STATUS.without(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION), {HintLevel.ZONES}),
             (gates, frozenset()),
         ):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
-from keepclose.model.gates import FeatureGates
+from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.well_known import ZONE_WEIGHTS_ANNOTATION
 from keepclose.proxy.port_selections import PortStates
 from keepclose.routing.port_endpoints import NodeView
 from keepclose.routing.reasons import ReasonCode
@@ -170,3 +171,27 @@ def test_replay_tells_other_rules_everything() -> None:
     assert sorted(fresh.told) == [("http", ()), ("http", ("10.0.0.1",))]
     states.select(WEB)
     assert (len(rules.told), len(fresh.told)) == (2, 3)
+
+
+def test_a_node_that_follows_weights_uses_the_hints_as_written() -> None:
+    """Weights come from the writer of the hints, so following them is no exception."""
+    gates = GATES.with_gates(Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS)
+    rules = Rules()
+    states = PortStates("IPv4", gates=gates, node=HERE, set_port=rules.set_port)
+    web = service(traffic_distribution="keepclose.dev/Balanced")
+    weights = '{"weights":{"zone-a":{"zone-a":3,"zone-b":1}}}'
+    states.set_ports(web.key, routed_ports(web, "IPv4", gates=gates))
+    states.set_endpoints(
+        web.key,
+        [
+            endpoint_slice(
+                hinted("10.0.0.1", "zone-a"),
+                hinted("10.0.0.2", "zone-b"),
+                annotations={ZONE_WEIGHTS_ANNOTATION: weights},
+            )
+        ],
+    )
+    states.select(web.key)
+    assert rules.told[-1] == ("http", ("10.0.0.1", "10.0.0.2"))
+    assert states.modes == {"Weights": 1}
+    assert states.exceptions == {}

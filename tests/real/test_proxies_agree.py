@@ -22,7 +22,9 @@ import pytest
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.kube.requests import ENDPOINT_SLICES, SERVICES
 from keepclose.lab.network.relays import Relay
+from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
+from keepclose.model.well_known import ZONE_WEIGHTS_ANNOTATION
 from keepclose.testing.api_server import serving
 from support.netanswers import PORT, SILENCE, Answer, Silence, answering, ask, calling
 from support.netns import Namespace
@@ -34,6 +36,8 @@ from support.nettopology import (
     NodePlan,
     topology_or_skip,
 )
+from support.packets.chances import UNBELIEVABLE, chance_of
+from support.packets.loads import count_inside
 from support.proxies import NAMESPACE, ProxyCluster, cluster_of, hinted, plain
 from support.real.programs import program
 
@@ -76,8 +80,8 @@ class Twins(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def twins(tmp_path: Path) -> AsyncIterator[Twins]:
-    """Run both proxies against one server for the block."""
+async def twins(tmp_path: Path, *gates: Gate) -> AsyncIterator[Twins]:
+    """Run both proxies against one server for the block; our programs have these gates besides."""
     program("kube-proxy")
     names = tuple(node.name for node in PLAN)
     async with contextlib.AsyncExitStack() as stack:
@@ -90,11 +94,17 @@ async def twins(tmp_path: Path) -> AsyncIterator[Twins]:
             ):
                 bed.route_via(network, bed.nodes[0])
         api = await stack.enter_async_context(
-            serving(tmp_path / "data", nodes=names, allocation=DUAL)
+            serving(
+                tmp_path / "data",
+                nodes=names,
+                allocation=DUAL,
+                **({"gates": FeatureGates().with_gates(*gates)} if gates else {}),
+            )
         )
         cluster = await stack.enter_async_context(cluster_of(api))
         proxies = await stack.enter_async_context(prepared(ours, cluster, tmp_path))
-        stack.enter_context(started({"n1": proxies["n1"]}))
+        options = [f"--feature-gates={gate}=true" for gate in gates]
+        stack.enter_context(started({"n1": proxies["n1"]}, *options))
         inside = theirs.nodes[0].namespace
         relay = Relay(inside, int(api.url.rpartition(":")[2]))
         await relay.open()
@@ -469,3 +479,31 @@ def _ask_until(over: threading.Event, client: Namespace, hosts: tuple[str, ...])
         answers = [ask(client, host, 80, seconds=5.0) for host in hosts]
         failures += [one for one in answers if isinstance(one, Silence)]
     return failures
+
+
+async def test_weights_are_followed_by_ours_alone(tmp_path: Path) -> None:
+    """Beside one slice with weights and hints, kube-proxy goes by the hints and ours by weights."""
+    async with twins(tmp_path, Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS) as twin:
+        web = await twin.cluster.add_service(trafficDistribution="keepclose.dev/Balanced")
+        places = {"n1-p1": "zone-a", "n1-p2": "zone-a", "n3-p1": "zone-b"}
+        address = {pod.name: pod.address for pod in twin.ours.pods}
+        endpoint_slice = await twin.cluster.set_endpoints(
+            *(hinted(address[name], zone) for name, zone in places.items())
+        )
+        weights = {"hints": 0, "weights": {"zone-a": {"zone-a": 100, "zone-b": 400}}}
+        annotations = {"annotations": {ZONE_WEIGHTS_ANNOTATION: json.dumps(weights)}}
+        await twin.cluster.client.patch(
+            ENDPOINT_SLICES,
+            endpoint_slice.metadata.name,
+            {"metadata": annotations},
+            namespace=NAMESPACE,
+        )
+        await wait_for_both(twin, "marker", zone="zone-a")
+        theirs, ours = [
+            await asyncio.to_thread(
+                count_inside, space_of(bed, POD), web.spec.cluster_ip, 80, times=600
+            )
+            for bed in (twin.theirs, twin.ours)
+        ]
+        assert set(theirs) == {"n1-p1", "n1-p2"}
+        assert chance_of(ours, {"n1-p1": 1, "n1-p2": 1, "n3-p1": 4}) > UNBELIEVABLE, ours

@@ -71,7 +71,11 @@ def _reconcile_hints(case: Case) -> Answers:
     )
 
 
-def _add_hints(case: Case) -> Answers:
+def _add_hints(case: Case) -> Answers | None:
+    if case.given.get("ratios") == {}:
+        # SetNodes, which a test calls at the same time, is filling the ratios; AddHints waits for
+        # its lock after they were recorded, and answers by what they are then.
+        return None
     info = case.given["si"]
     result = allocate_proportionally(
         _given_slices(info),

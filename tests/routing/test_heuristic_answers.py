@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from keepclose.routing.heuristic_answers import (
 from keepclose.routing.heuristics import apply_heuristic
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.traffic_shares import ZoneNodes
 from support.builders import endpoint, endpoint_slice
 
 DEMAND = ZoneDemand({"a": 0.5, "b": 0.25, "c": 0.25}, {"a": 2, "b": 1}, {"a": {"a": 2}})
@@ -66,6 +68,38 @@ def test_an_allocation_of_all_endpoints_is_taken(answer: object) -> None:
     assert isinstance(checked, Allotment)
     assert {zone: sum(row.values()) for zone, row in checked.matrix.items()} == DEMAND.endpoints
     assert all(type(number) is int for row in checked.matrix.values() for number in row.values())
+
+
+def test_weights_are_taken_without_zeros() -> None:
+    """Weights that name zones of the question are copied; a weight of 0 is left out."""
+    checked = check_answer(Allotment(GOOD, (), {"c": {"a": Index(), "b": 0}}), DEMAND)  # type: ignore[dict-item]
+    assert isinstance(checked, Allotment)
+    assert checked.weights == {"c": {"a": 2}}
+
+
+@pytest.mark.parametrize(
+    ("weights", "want"),
+    [
+        pytest.param([("a", 2)], "expected a mapping of zones", id="a list"),
+        pytest.param({"d": {"a": 1}}, "serve 'd', which is not a zone", id="an unknown client"),
+        pytest.param({1: {"a": 1}}, "serve 1, which is not a zone", id="a number as a zone"),
+        pytest.param({"a": 5}, "expected a mapping of zones", id="a row that is a number"),
+        pytest.param({"a": {"c": 1}}, "endpoints in 'c', where none", id="no endpoint there"),
+        pytest.param({"a": {"a": -1}}, "not a whole number of 0 to 10000", id="negative"),
+        pytest.param({"a": {"a": 10001}}, "not a whole number of 0 to 10000", id="too large"),
+        pytest.param({"a": {"a": 0.5}}, "not a whole number of 0 to 10000", id="a fraction"),
+        pytest.param({"a": {"a": float("nan")}}, "not a whole number", id="not a number"),
+        pytest.param({"a": {"a": True}}, "not a whole number of 0 to 10000", id="a truth value"),
+        pytest.param({"a": {"a": 0, "b": 0}}, "for zone a are all 0", id="nothing but zeros"),
+        pytest.param({"a": Unreadable()}, "cannot be read: RuntimeError", id="unreadable"),
+    ],
+)
+def test_weights_that_no_proxy_could_follow_are_refused(weights: object, want: str) -> None:
+    """Weights of unknown zones, or that are not small whole numbers, are a failure."""
+    checked = check_answer(Allotment(GOOD, (), weights), DEMAND)  # type: ignore[arg-type]
+    assert isinstance(checked, HeuristicFailure)
+    assert checked.cause is FailureCause.INVALID_ANSWER
+    assert want in checked.message
 
 
 @pytest.mark.parametrize(
@@ -143,14 +177,33 @@ def test_a_heuristic_cannot_change_what_others_see() -> None:
 
     def allocate(demand: ZoneDemand) -> object:
         given: Any = demand
-        for mapping in (given.shares, given.endpoints, given.written["a"], given.written):
+        nested = (given.written["a"], given.spread["a"])
+        for mapping in (*nested, given.shares, given.endpoints, given.written, given.nodes):
             mapping.clear()
+        given.spread.clear()
         return {}
 
-    shares = {"a": 1.0}
-    demand = ZoneDemand(shares, {"a": 1}, {"a": {"a": 1}})
+    def ask() -> ZoneDemand:
+        nodes = {"a": ZoneNodes(2, 8000)}
+        return ZoneDemand({"a": 1.0}, {"a": 1}, {"a": {"a": 1}}, nodes=nodes, spread={"a": {1: 1}})
+
+    demand = ask()
     assert isinstance(ask_heuristic(allocate, demand), HeuristicFailure)
-    assert demand == ZoneDemand({"a": 1.0}, {"a": 1}, {"a": {"a": 1}})
+    assert demand == ask()
+
+
+def test_a_question_survives_the_way_to_another_process() -> None:
+    """All its fields are the same after JSON, numbers of endpoints as keys included."""
+    demand = ZoneDemand(
+        {"a": 0.5, "b": 0.5},
+        {"a": 4},
+        {"a": {"a": 3, "a,b": 1}},
+        {"b": {"a": 7}},
+        "nodes",
+        {"a": ZoneNodes(3, 12_000), "b": ZoneNodes(1, 0)},
+        {"a": {1: 2, 2: 1}},
+    )
+    assert msgspec.json.decode(msgspec.json.encode(demand), type=ZoneDemand) == demand
 
 
 ANYTHING = st.recursive(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
 from keepclose.model.endpointslice.types import EndpointSlice
+from keepclose.routing.balanced import BALANCED
 from keepclose.routing.heuristics import (
     Matrix,
     Refusal,
@@ -14,6 +19,7 @@ from keepclose.routing.heuristics import (
 )
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.traffic_shares import ZoneNodes
 from support.builders import endpoint, endpoint_slice
 
 
@@ -169,3 +175,99 @@ def test_endpoints_that_are_not_ready_lose_hints() -> None:
     )
     result = apply_heuristic(SliceSet(update=(start,)), Fixed({"a": {"a": 1}}), shares=HALF)
     assert served(result.slices) == {"1": "", "2": "a"}
+
+
+class Seeing(Fixed):
+    """A heuristic that sees nodes and spread, as those of third parties do."""
+
+    sees_nodes = True
+
+
+def count_calls(calls: list[int]) -> dict[str, ZoneNodes]:
+    """Note a call, and return the nodes of two zones."""
+    calls.append(1)
+    return {"a": ZoneNodes(2, 8000), "b": ZoneNodes(1, 4000)}
+
+
+def test_a_heuristic_that_sees_nodes_is_asked_with_them() -> None:
+    """Nodes by zone, and how many of them have how many ready endpoints, over all slices."""
+    first = endpoint_slice(
+        endpoint("1", zone="a", node_name="n1"),
+        endpoint("2", zone="a", node_name="n2"),
+        endpoint("3", zone="a", node_name="n9", ready=False),
+    )
+    second = endpoint_slice(
+        endpoint("4", zone="a", node_name="n1"),
+        endpoint("5", zone="b", node_name="n3"),
+        endpoint("6", zone="b"),
+        name="s2",
+    )
+    heuristic = Seeing({"a": {"a": 3}, "b": {"b": 2}})
+    apply_heuristic(
+        SliceSet(unchanged=(first, second)),
+        heuristic,
+        shares=HALF,
+        source="nodes",
+        nodes=lambda: count_calls([]),
+    )
+    (asked,) = heuristic.asked
+
+    assert asked.source == "nodes"
+    assert asked.nodes == count_calls([])
+    assert asked.spread == {"a": {1: 1, 2: 1}, "b": {1: 1}}
+
+
+def test_nodes_are_not_counted_for_a_heuristic_that_does_not_see_them() -> None:
+    """Neither nodes nor spread are computed for one in process, such as Balanced."""
+    calls: list[int] = []
+    start = SliceSet(create=(endpoint_slice(endpoint("1", zone="a", node_name="n1")),))
+    heuristic = Fixed({"a": {"a": 1}})
+    for unseeing in (heuristic, BALANCED):
+        apply_heuristic(start, unseeing, shares=HALF, nodes=lambda: count_calls(calls))
+
+    assert heuristic.asked == [ZoneDemand(HALF, {"a": 1}, {})]
+    assert calls == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 4)), max_size=40))
+def test_the_spread_counts_every_endpoint_once(placed: list[tuple[str, int]]) -> None:
+    """Nodes times endpoints give the endpoints of each zone, whatever the slices are."""
+    heuristic = Seeing({})
+    slices = tuple(
+        endpoint_slice(
+            *(
+                endpoint(f"{index}", zone=zone, node_name=f"{zone}-{number}")
+                for index, (zone, number) in enumerate(placed)
+                if index % 3 == part
+            ),
+            name=f"s{part}",
+        )
+        for part in range(3)
+    )
+    apply_heuristic(SliceSet(unchanged=slices), heuristic, shares=HALF)
+    for asked in heuristic.asked:
+        counted = {
+            zone: sum(nodes * endpoints for endpoints, nodes in row.items())
+            for zone, row in asked.spread.items()
+        }
+        on_nodes = {zone: sum(row.values()) for zone, row in asked.spread.items()}
+        assert counted == asked.endpoints
+        assert on_nodes == {z: len({n for at, n in placed if at == z}) for z in on_nodes}
+
+
+def test_the_largest_question_of_5000_endpoints_stays_small() -> None:
+    """Where as many nodes as possible differ in their endpoints, it is below 2,000 bytes."""
+    endpoints = [
+        endpoint(f"{zone}{number}-{index}", zone=f"zone-{zone}", node_name=f"{zone}{number}")
+        for zone in "abc"
+        for number in range(1, 58)
+        for index in range(number)
+    ]
+    heuristic = Seeing({})
+    shares = dict.fromkeys(["zone-a", "zone-b", "zone-c"], 1 / 3)
+    nodes = {zone: ZoneNodes(1667, 1667 * 64_000) for zone in shares}
+    start = SliceSet(unchanged=(endpoint_slice(*endpoints),))
+    apply_heuristic(start, heuristic, shares=shares, nodes=lambda: nodes)
+
+    assert len(endpoints) > 4900
+    assert len(msgspec.json.encode(heuristic.asked[0])) < 2000

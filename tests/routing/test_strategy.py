@@ -336,3 +336,17 @@ def test_every_service_gets_an_answer_with_a_reason(
     chosen = choose_strategy(made, gates=FeatureGates(gates))
     assert chosen.reasons
     assert (chosen.name is StrategyName.NONE) == (chosen.source == "")
+
+
+@pytest.mark.parametrize(
+    ("heuristics", "installed"), [((), "none"), (("b.dev/X", "a.dev/X"), "a.dev/X, b.dev/X")]
+)
+def test_a_heuristic_that_is_missing_can_be_installed(
+    heuristics: tuple[str, ...], installed: str
+) -> None:
+    """The fix names those that are installed."""
+    strategy = choose_strategy(
+        service(traffic_distribution="a.dev/Y"), gates=ALL, heuristics=frozenset(heuristics)
+    )
+    want = f"install the package that provides it; installed: {installed}"
+    assert [reason.fix for reason in strategy.reasons] == [want]

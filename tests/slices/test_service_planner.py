@@ -17,7 +17,9 @@ from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import FOR_REGION_LABEL, FOR_ZONE_LABEL, REGION_LABEL
 from keepclose.model.workload import Node, Pod
-from keepclose.routing.heuristics import Matrix, ZoneDemand
+from keepclose.routing.balanced import BALANCED
+from keepclose.routing.heuristics import HeuristicRegistry, Matrix, ZoneDemand
+from keepclose.routing.local_groups import LOCAL_SHARED
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import StrategyName
@@ -532,6 +534,37 @@ def test_a_custom_heuristic_decides_the_hints() -> None:
     """A registered <domain>/<name> value is applied."""
     world = synced(service(traffic_distribution="test.dev/Shift"), CUSTOM, n1=1, n2=1)
     assert world.hints() == {("zone-a", "zone-b", ""): 1, ("zone-b", "zone-a", ""): 1}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["keepclose.dev/Balanced", "keepclose.dev/LocalShared"]),
+    st.lists(st.tuples(st.integers(0, 14), st.integers(0, 3)), max_size=25),
+)
+def test_weights_are_kept_up_to_date_as_planned_from_nothing(
+    value: str, steps: list[tuple[int, int]]
+) -> None:
+    """However pods come and go, the kept plan is that from nothing, and a second one is empty."""
+    heuristics: HeuristicRegistry = {
+        "keepclose.dev/Balanced": BALANCED,
+        "keepclose.dev/LocalShared": LOCAL_SHARED,
+    }
+    setup = PlannerSettings(gates=ALL, heuristics=heuristics, max_endpoints=3)
+    made = service(traffic_distribution=value, annotations={"keepclose.dev/weights": "Enabled"})
+    world = World(made, ZONES, setup)
+    for number, place in steps:
+        if place:
+            world.add(pod(f"p{number:02}", f"n{place}", ip=f"10.0.{place}.{number + 1}"))
+        else:
+            world.drop(f"p{number:02}")
+        world.sync()
+        assert world.state.plan().is_empty
+        holders = [
+            each
+            for each in world.slices
+            if "keepclose.dev/zone-weights" in each.metadata.annotations
+        ]
+        assert len(holders) <= 1
 
 
 def test_insufficient_node_information_names_the_node() -> None:

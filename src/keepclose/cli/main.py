@@ -16,7 +16,7 @@ from typer.models import CommandInfo, TyperInfo
 from keepclose import __version__
 from keepclose.cli.apiserver import apiserver
 from keepclose.cli.completion import ASK, complete, completion
-from keepclose.cli.controller import controller
+from keepclose.cli.controller.command import controller
 from keepclose.cli.cost import cost
 from keepclose.cli.exit import QuietGroup, fail_unexpected
 from keepclose.cli.flows import app as flows

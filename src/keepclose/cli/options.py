@@ -69,7 +69,8 @@ OverloadThreshold = Annotated[
     float,
     typer.Option(
         metavar="PART",
-        help="The overload that no zone may reach when it is divided; 0.5 is one half more.",
+        help="The overload that no zone may reach when it is divided, also by "
+        "keepclose.dev/LocalShared; 0.5 is one half more.",
     ),
 ]
 

@@ -27,6 +27,7 @@ _MODES: Final = {
     "PreferSameZone": "same zone",
     "PreferSameNode": "same node",
     "NodeLevel": "same node",
+    "Weights": "by weights",
     "TopologyKeys": "topology keys",
 }
 
@@ -84,7 +85,7 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
     from http.client import HTTPConnection, HTTPException
     from urllib.parse import urlencode
 
-    from keepclose.cli.flow_sources import get_bounded
+    from keepclose.system.bounded_http import get_bounded
 
     query = urlencode({"namespace": namespace, "service": service})
     host, port = read_address("--metrics-address", address)

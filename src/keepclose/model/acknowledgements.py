@@ -42,10 +42,11 @@ _MAX_DIGITS: Final = 20
 
 
 class HintLevel(StrEnum):
-    """The levels of hints on endpoints, by the names of their fields."""
+    """The levels of hints on endpoints, by the names of their fields, and weights beside them."""
 
     ZONES = "forZones"
     NODES = "forNodes"
+    WEIGHTS = "zoneWeights"
 
 
 class NodeAcknowledgement(msgspec.Struct, frozen=True):

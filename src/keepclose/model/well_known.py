@@ -44,9 +44,26 @@ OVERLOAD_THRESHOLD_ANNOTATION: Final = "keepclose.dev/subsetting-overload-thresh
 # Limits of Balanced for one Service.
 MAX_OVERLOAD_ANNOTATION: Final = "keepclose.dev/balanced-max-overload"
 OBJECTIVE_ANNOTATION: Final = "keepclose.dev/balanced-objective"
+DEMAND_ANNOTATION: Final = "keepclose.dev/demand"
 MIN_IN_ZONE_ANNOTATION: Final = "keepclose.dev/balanced-min-in-zone"
+# Whether the controller writes weights for proxies that follow them, beside hints for all others.
+WEIGHTS_ANNOTATION: Final = "keepclose.dev/weights"
+# On a slice: weights by the zone of the client and the zone of the endpoint, see `zone_weights`.
+ZONE_WEIGHTS_ANNOTATION: Final = "keepclose.dev/zone-weights"
 # Weights of the endpoints of a slice, in the order of its endpoints: a JSON list of integers.
 ENDPOINT_WEIGHTS_ANNOTATION: Final = "keepclose.dev/endpoint-weights"
+
+# On Nodes: the address of an overlay's interface, with which a node masquerades. Calico, Cilium.
+TUNNEL_ADDRESS_ANNOTATIONS: Final = (
+    "projectcalico.org/IPv4IPIPTunnelAddr",
+    "projectcalico.org/IPv4VXLANTunnelAddr",
+    "projectcalico.org/IPv6VXLANTunnelAddr",
+    "projectcalico.org/IPv4WireguardInterfaceAddr",
+    "projectcalico.org/IPv6WireguardInterfaceAddr",
+    "network.cilium.io/ipv4-cilium-host",
+    "network.cilium.io/ipv6-cilium-host",
+    "io.cilium.network.ipv4-cilium-host",
+)
 
 ENDPOINTSLICE_CONTROLLER: Final = "endpointslice-controller.k8s.io"
 MIRRORING_CONTROLLER: Final = "endpointslicemirroring-controller.k8s.io"

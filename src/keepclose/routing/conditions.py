@@ -27,10 +27,12 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import PROXY_NAME_LABEL
+from keepclose.model.zone_weights import hold_weights
 from keepclose.routing.hint_facts import FactsOf, slice_facts
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.service_ports import TrafficPolicy, routed_ports
 from keepclose.routing.strategy import DistributionVerdict, Strategy, StrategyName
+from keepclose.routing.traffic_shares import Shares
 
 ACCEPTED = "TrafficDistributionAccepted"
 PROGRAMMED = "TrafficDistributionProgrammed"
@@ -40,6 +42,7 @@ _MAX_EXACT_COUNT: Final = 9
 _GATES: Final = {
     HintLevel.ZONES: Gate.SERVICE_TRAFFIC_DISTRIBUTION,
     HintLevel.NODES: Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION,
+    HintLevel.WEIGHTS: Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS,
 }
 
 
@@ -53,6 +56,7 @@ def service_conditions(
     heuristic_failed: str = "",
     other_writer: str = "",
     acknowledgements: Acknowledgements | Obstacle | None = None,
+    shares: Shares | None = None,
     facts: FactsOf = slice_facts,
 ) -> tuple[Condition, ...]:
     """Return the conditions without times; none if the Service has no trafficDistribution.
@@ -62,7 +66,8 @@ def service_conditions(
 
     `prefix` is the domain of an implementation beside the EndpointSlice controller, such as
     "keepclose.dev/". `write_failed` and `heuristic_failed` describe a failure, "" for none.
-    Honored appears only with acknowledgements, and only if hints are programmed.
+    `shares` are those of the Service by measured demand; their first reason is part of the message
+    of Programmed. Honored appears only with acknowledgements, and only if hints are programmed.
     """
     if strategy.distribution is DistributionVerdict.ABSENT:
         return ()
@@ -75,6 +80,7 @@ def service_conditions(
         dropped=dropped,
         heuristic_failed=heuristic_failed,
         other_writer=other_writer,
+        shares=shares if strategy.name is StrategyName.CUSTOM else None,
         facts=facts,
     )
     conditions = tuple(
@@ -163,6 +169,7 @@ def _programmed(
     dropped: tuple[str, ...],
     heuristic_failed: str,
     other_writer: str,
+    shares: Shares | None,
     facts: FactsOf,
 ) -> Condition:
     def false(reason: ConditionReason, message: str) -> Condition:
@@ -184,6 +191,7 @@ def _programmed(
         return false(ConditionReason.HEURISTIC_FAILED, f"{strategy.value}: {heuristic_failed}")
     hint_facts = [facts(endpoint_slice) for endpoint_slice in slices.all]
     ready = sum(slice_fact.ready for slice_fact in hint_facts)
+    basis = f"; {shares.reasons[0].message}" if shares is not None and shares.reasons else ""
     if ready == 0:
         return false(ConditionReason.NO_ENDPOINTS, "there is no ready endpoint")
     zones = sum(slice_fact.zone_hinted for slice_fact in hint_facts)
@@ -193,17 +201,19 @@ def _programmed(
         if dropped:
             return false(ConditionReason.FIELD_DROPPED, describe_fields(dropped))
         if strategy.name is StrategyName.CUSTOM and zones == 0:
-            return false(ConditionReason.NOT_ALLOCATED, "the heuristic gave no allocation")
+            return false(ConditionReason.NOT_ALLOCATED, f"the heuristic gave no allocation{basis}")
         lacking = ready - min(zones, nodes if wants_node else zones)
         return false(
             ConditionReason.MISSING_TOPOLOGY,
             f"{lacking} of {ready} ready endpoints lack the zone or node to be hinted with",
         )
+    has_weights = strategy.name is StrategyName.CUSTOM and hold_weights(slices.all)
+    weights = ", with weights beside the hints" if has_weights else ""
     return Condition(
         type=PROGRAMMED,
         status="True",
         reason=ConditionReason.HINTS_POPULATED,
-        message=f"all {ready} ready endpoints are hinted",
+        message=f"all {ready} ready endpoints are hinted{weights}{basis}",
     )
 
 
@@ -261,6 +271,8 @@ class Acknowledgements(msgspec.Struct, frozen=True):
     refusing: NodeSample = NodeSample()
     unable: NodeSample = NodeSample()
     lacking: HintLevel | None = None
+    has_weights: bool = False
+    """Whether weights are written beside the hints."""
 
 
 class Obstacle(NamedTuple):
@@ -329,4 +341,6 @@ def judge_honored(acks: Acknowledgements | Obstacle) -> Condition:
     else:
         status, reason = "True", ConditionReason.ALL_NODES_ACKNOWLEDGED
         message = "all ready nodes use the hints as written"
+        if acks.has_weights:
+            message = "all ready nodes have programmed the hints and weights as written"
     return Condition(type=HONORED, status=status, reason=reason, message=message)

@@ -15,8 +15,10 @@ from typing import Final
 import msgspec
 
 from keepclose.model.metadata_validation import plain_line
+from keepclose.model.zone_weights import MAX_WEIGHT, WeightMatrix
 from keepclose.routing.hint_facts import ZONE_SEPARATOR, name_group, zones_of
 from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.traffic_shares import BY_CPU, ZoneNodes
 
 Matrix = Mapping[str, Mapping[str, int]]
 """Number of endpoints, by the zone they are located in and the group of zones they serve.
@@ -24,30 +26,54 @@ Matrix = Mapping[str, Mapping[str, int]]
 A group is the name of a zone, or the names of several in order, separated by commas.
 """
 
+Spread = Mapping[str, Mapping[int, int]]
+"""By zone, how many nodes have how many ready endpoints; nodes without endpoints are omitted.
+
+A zone with {1: 4, 3: 1} has four nodes with an endpoint each, and one with three.
+"""
+
 MAX_MESSAGE: Final = 500
 MAX_REASONS: Final = 16
 
 
 class ZoneDemand(msgspec.Struct, frozen=True):
-    """The question to a heuristic: traffic shares and ready endpoints by zone."""
+    """The question to a heuristic: traffic shares, ready endpoints and nodes, all by zone.
+
+    It grows with the number of zones, not with that of nodes or endpoints.
+    """
 
     shares: Mapping[str, float]
     endpoints: Mapping[str, int]
     written: Matrix
     """The allocation of the written hints, so that a heuristic can change little."""
+    written_weights: WeightMatrix = {}
+    """The written weights; empty without any."""
+    source: str = BY_CPU
+    """What the shares come from."""
+    nodes: Mapping[str, ZoneNodes] = {}
+    """The nodes by zone; zones without ready nodes are omitted."""
+    spread: Spread = {}
+    """How the ready endpoints spread over the nodes of their zone."""
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
     """The answer of a heuristic that gives no allocation; all nodes then use all endpoints."""
 
     reason: Reason
+    reasons: tuple[Reason, ...] = ()
+    """What else is to be said."""
 
 
 class Allotment(msgspec.Struct, frozen=True, tag=True):
-    """An allocation with its reasons."""
+    """An allocation with its reasons, and weights for proxies that follow weights.
+
+    Clients of a zone use all endpoints in proportion to these weights; those of a zone without
+    weights follow the hints of the matrix, as all other proxies do.
+    """
 
     matrix: Matrix
     reasons: tuple[Reason, ...] = ()
+    weights: WeightMatrix = {}
 
 
 class FailureCause(StrEnum):
@@ -85,6 +111,10 @@ def ask_heuristic(
         dict(demand.shares),
         dict(demand.endpoints),
         {zone: dict(row) for zone, row in demand.written.items()},
+        {zone: dict(row) for zone, row in demand.written_weights.items()},
+        demand.source,
+        dict(demand.nodes),
+        {zone: dict(row) for zone, row in demand.spread.items()},
     )
     try:
         answer = allocate(question)
@@ -117,12 +147,18 @@ def _check(answer: object, demand: ZoneDemand) -> HeuristicAnswer:
     if isinstance(answer, HeuristicFailure):
         return HeuristicFailure(FailureCause(answer.cause), _plain(answer.message))
     if isinstance(answer, Refusal):
-        error = _reasons_error((answer.reason,))
-        return _invalid(error) if error else Refusal(_plain_reason(answer.reason))
+        error = _reasons_error((answer.reason,)) or _reasons_error(answer.reasons)
+        if error:
+            return _invalid(error)
+        return Refusal(
+            _plain_reason(answer.reason),
+            tuple([_plain_reason(reason) for reason in answer.reasons]),
+        )
     matrix: object = answer
+    weights: object = {}
     reasons: tuple[Reason, ...] = ()
     if isinstance(answer, Allotment):
-        matrix, reasons = answer.matrix, answer.reasons
+        matrix, reasons, weights = answer.matrix, answer.reasons, answer.weights
         error = _reasons_error(reasons)
         if error:
             return _invalid(error)
@@ -134,7 +170,11 @@ def _check(answer: object, demand: ZoneDemand) -> HeuristicAnswer:
     checked = _check_matrix(matrix, demand)
     if isinstance(checked, str):
         return _invalid(checked)
-    return Allotment(checked, tuple([_plain_reason(reason) for reason in reasons]))
+    checked_weights = _check_weights(weights, demand)
+    if isinstance(checked_weights, str):
+        return _invalid(checked_weights)
+    plain_reasons = tuple([_plain_reason(reason) for reason in reasons])
+    return Allotment(checked, plain_reasons, checked_weights)
 
 
 def _check_matrix(
@@ -174,6 +214,38 @@ def _check_matrix(
         used = sum(checked.get(location, {}).values())
         if used != ready:
             return f"the answer uses {_show(used)} of the {ready} endpoints of zone {location}"
+    return checked
+
+
+def _check_weights(weights: object, demand: ZoneDemand) -> dict[str, dict[str, int]] | str:
+    """Return a plain copy of the weights without zeros, or their first error."""
+    if not isinstance(weights, Mapping):
+        return f"the weights of the answer are {_kind(weights)}, expected a mapping of zones"
+    zones = {*demand.shares, *demand.endpoints}
+    checked: dict[str, dict[str, int]] = {}
+    for client, row in weights.items():
+        if not isinstance(client, str) or client not in zones:
+            return f"the weights serve {_show(client)}, which is not a zone of the question"
+        if not isinstance(row, Mapping):
+            return f"the weights for zone {client} are {_kind(row)}, expected a mapping of zones"
+        numbers: dict[str, int] = {}
+        for location, number in row.items():
+            if not isinstance(location, str) or location not in demand.endpoints:
+                return f"the weights name endpoints in {_show(location)}, where none is ready"
+            try:
+                weight = operator.index(number)
+            except TypeError:
+                weight = -1
+            if isinstance(number, bool) or not 0 <= weight <= MAX_WEIGHT:
+                return (
+                    f"the weight {_show(number)} for zone {client} is not a whole number of 0 to "
+                    f"{MAX_WEIGHT}"
+                )
+            if weight:
+                numbers[location] = weight
+        if not numbers:
+            return f"the weights for zone {client} are all 0"
+        checked[client] = numbers
     return checked
 
 

@@ -1,10 +1,10 @@
 """Custom heuristics: values of spec.trafficDistribution of the form <domain>/<name> (KEP-4444).
 
-A heuristic is an allocator: from the traffic share and the endpoints of each zone it says how many
-endpoints located in one zone serve the clients of another, or of several. This module turns the
-counts into hints on concrete endpoints. It makes the fewest changes: an endpoint that may keep its
-zones keeps them, because every change is a write to a slice that all proxies read. Subsetting uses
-the same function.
+A heuristic is an allocator: from the traffic share, the endpoints and the nodes of each zone it
+says how many endpoints located in one zone serve the clients of another, or of several. This module
+turns the counts into hints on concrete endpoints. It makes the fewest changes: an endpoint that may
+keep its zones keeps them, because every change is a write to a slice that all proxies read.
+Subsetting uses the same function.
 
 Heuristics are third-party code. A heuristic that raises, or whose answer is not an allocation of
 the present endpoints, gives no hints: all nodes use all endpoints, and the result holds the
@@ -13,13 +13,15 @@ failure. A caller that must not block gets the question, fetches the answer and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import Endpoint, EndpointHints, EndpointSlice
+from keepclose.model.zone_weights import ZoneWeights, read_zone_weights
+from keepclose.routing.allocation.balanced import OVERLOAD_BOUND
 from keepclose.routing.heuristic_answers import (
     Allotment,
     HeuristicAnswer,
@@ -41,6 +43,8 @@ from keepclose.routing.hint_facts import (
 )
 from keepclose.routing.hints import SliceSet, remove_hints, without, zoneless_reason
 from keepclose.routing.reasons import Reason, ReasonCode
+from keepclose.routing.traffic_shares import BY_CPU, ZoneNodes
+from keepclose.routing.zone_weights import settle_weights
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
@@ -106,7 +110,11 @@ def assign_groups(
 
 
 class Heuristic(Protocol):
-    """An allocator of endpoints to zones."""
+    """An allocator of endpoints to zones.
+
+    If it has a true attribute `sees_nodes`, questions have nodes and spread, which cost a walk over
+    all endpoints; those of third parties have it.
+    """
 
     def allocate(
         self, demand: ZoneDemand
@@ -129,6 +137,23 @@ class HeuristicResult(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...]
     failure: HeuristicFailure | None = None
     question: ZoneDemand | None = None
+    weights: ZoneWeights | None = None
+    """The weights to write beside the hints; None for none."""
+    has_weights: bool = False
+    """Whether the heuristic gave weights, even if none are written."""
+
+
+class WeightContext(msgspec.Struct, frozen=True):
+    """What the weights of a Service depend on besides its heuristic."""
+
+    wanted: bool = False
+    """Whether weights are written if the heuristic gives any."""
+    bound: float = OVERLOAD_BOUND
+    weighted_zones: frozenset[str] = frozenset()
+    """The zones in which all nodes follow weights."""
+
+
+_NO_WEIGHTS: Final = WeightContext()
 
 
 def apply_heuristic(
@@ -139,13 +164,17 @@ def apply_heuristic(
     name: str = "the heuristic",
     answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
     node_hints: bool = False,
+    weighing: WeightContext = _NO_WEIGHTS,
+    source: str = BY_CPU,
+    nodes: Callable[[], Mapping[str, ZoneNodes]] = dict,
     facts: FactsOf = slice_facts,
 ) -> HeuristicResult:
     """Return the slices hinted as the heuristic allocates; without hints if it refuses or fails.
 
     An endpoint without a zone cannot be allocated. One such endpoint means no hints at all, because
     proxies would ignore the hints of the others. `answers` are earlier answers; their questions are
-    not asked again.
+    not asked again. `source` names what the shares come from. `nodes` counts the nodes by zone, for
+    a heuristic that sees them.
     """
     pairs: dict[tuple[str, str], int] = {}
     for endpoint_slice in slices.all:
@@ -168,22 +197,46 @@ def apply_heuristic(
         )
         reason = zoneless_reason(first, endpoints[""], sum(endpoints.values()))
         return HeuristicResult(remove_hints(slices, facts=facts), (reason,))
-    demand = ZoneDemand(shares, endpoints, written)
+    present = read_zone_weights(slices.all) if weighing.wanted else None
+    weights = {} if present is None else present.weights
+    demand = ZoneDemand(shares, endpoints, written, weights, source=source)
+    if getattr(heuristic, "sees_nodes", False):
+        demand = replace(demand, nodes=nodes(), spread=_count_spread(slices))
     earlier = [answer for question, answer in answers if question == demand]
     answer = (
         check_answer(earlier[0], demand) if earlier else ask_heuristic(heuristic.allocate, demand)
     )
     match answer:
         case Allotment():
-            return _hint_by_allotment(slices, answer, endpoints=endpoints, node_hints=node_hints)
+            result = _hint_by_allotment(slices, answer, endpoints=endpoints, node_hints=node_hints)
+            if not answer.weights:
+                return result
+            result = replace(result, has_weights=True)
+            return _weigh(result, answer, demand, weighing, present) if weighing.wanted else result
         case Refusal():
-            return HeuristicResult(remove_hints(slices, facts=facts), (answer.reason,))
+            reasons = (answer.reason, *answer.reasons)
+            return HeuristicResult(remove_hints(slices, facts=facts), reasons)
         case HeuristicFailure():
             reason = _failure_reason(name, answer)
             return HeuristicResult(remove_hints(slices, facts=facts), (reason,), failure=answer)
         case Postponed():
             reason = Reason(ReasonCode.HEURISTIC_PENDING, f"{name} has not answered yet")
             return HeuristicResult(remove_hints(slices, facts=facts), (reason,), question=demand)
+
+
+def _count_spread(slices: SliceSet) -> dict[str, dict[int, int]]:
+    """Return how many nodes of each zone have how many ready endpoints; {} if none is ready."""
+    on_node: dict[tuple[str, str], int] = {}
+    for endpoint_slice in slices.all:
+        for endpoint in endpoint_slice.endpoints:
+            if endpoint.conditions.ready is True and endpoint.node_name:
+                node = (endpoint.zone or "", endpoint.node_name)
+                on_node[node] = on_node.get(node, 0) + 1
+    spread: dict[str, dict[int, int]] = {}
+    for (zone, _), number in on_node.items():
+        row = spread.setdefault(zone, {})
+        row[number] = row.get(number, 0) + 1
+    return {zone: dict(sorted(row.items())) for zone, row in sorted(spread.items())}
 
 
 def _hint_by_allotment(
@@ -201,6 +254,25 @@ def _hint_by_allotment(
     if several:
         text += f", {several} for several zones"
     return HeuristicResult(hinted_slices, (Reason(ReasonCode.ALLOCATED, text), *allotment.reasons))
+
+
+def _weigh(
+    result: HeuristicResult,
+    allotment: Allotment,
+    demand: ZoneDemand,
+    weighing: WeightContext,
+    present: ZoneWeights | None,
+) -> HeuristicResult:
+    decision = settle_weights(
+        allotment.weights,
+        allotment.matrix,
+        shares=demand.shares,
+        bound=weighing.bound,
+        written=present,
+        weighted_zones=weighing.weighted_zones,
+    )
+    reasons = (*result.reasons, decision.reason)
+    return msgspec.structs.replace(result, reasons=reasons, weights=decision.written)
 
 
 def _failure_reason(name: str, failure: HeuristicFailure) -> Reason:

@@ -28,6 +28,7 @@ from keepclose.model.well_known import (
     SERVICE_NAME_LABEL,
 )
 from keepclose.model.workload import Node
+from keepclose.model.zone_weights import ZoneWeights, read_zone_weights
 from keepclose.routing.service_ports import PortKey
 
 _WEIGHTS: Final = msgspec.json.Decoder(tuple[int, ...])
@@ -53,6 +54,8 @@ class PortEndpoint(msgspec.Struct, frozen=True):
     for_zone: str = ""
     for_region: str = ""
     topology: tuple[tuple[str, str], ...] = ()
+    zone_weights: ZoneWeights | None = None
+    """The written weights of the Service, the same for all its endpoints of a family."""
 
     @property
     def key(self) -> str:
@@ -100,9 +103,10 @@ def collect_endpoints(
         Gate.NODE_LEVEL_TOPOLOGY
     )
     by_port: dict[PortKey, dict[str, PortEndpoint]] = {}
-    usable = (candidate for candidate in slices if _is_usable(candidate, family))
+    usable = [candidate for candidate in slices if _is_usable(candidate, family)]
+    weights = read_zone_weights(usable)
     for endpoint_slice in sorted(usable, key=_slice_name):
-        _add_slice(by_port, endpoint_slice, keeps_node_hints=keeps_node_hints)
+        _add_slice(by_port, endpoint_slice, weights, keeps_node_hints=keeps_node_hints)
     return {
         port: tuple([endpoints[key] for key in sorted(endpoints)])
         for port, endpoints in by_port.items()
@@ -127,6 +131,7 @@ def _is_usable(endpoint_slice: EndpointSlice, family: str) -> bool:
 def _add_slice(
     by_port: dict[PortKey, dict[str, PortEndpoint]],
     endpoint_slice: EndpointSlice,
+    zone_weights: ZoneWeights | None,
     *,
     keeps_node_hints: bool,
 ) -> None:
@@ -161,6 +166,7 @@ def _add_slice(
                 for_zone,
                 for_region,
                 _topology(endpoint),
+                zone_weights,
             )
             endpoints = by_port.setdefault(name, {})
             key = _endpoint_key(address, number)

@@ -74,6 +74,19 @@ class ReasonCode(StrEnum):
     MIN_IN_ZONE_INVALID = "MinInZoneInvalid"
     MIN_IN_ZONE_UNREACHABLE = "MinInZoneUnreachable"
 
+    # Written weights.
+    WEIGHTS_WRITTEN = "WeightsWritten"
+    WEIGHTS_WITHHELD = "WeightsWithheld"
+    WEIGHTS_INVALID = "WeightsInvalid"
+
+    # Measured demand.
+    SHARES_MEASURED = "SharesMeasured"
+    SHARES_BY_CPU = "SharesByCpu"
+    SHARES_STALE = "SharesStale"
+    SAMPLE_REJECTED = "SampleRejected"
+    DEMAND_ZONE_UNKNOWN = "DemandZoneUnknown"
+    DEMAND_INVALID = "DemandInvalid"
+
     # Node-level detection.
     ONE_DAEMON_SET = "OneDaemonSet"
     NOT_ONE_DAEMON_SET = "NotOneDaemonSet"
@@ -104,6 +117,7 @@ class ReasonCode(StrEnum):
     TOPOLOGY_KEY_MATCHED = "TopologyKeyMatched"
     TOPOLOGY_KEYS_UNMATCHED = "TopologyKeysUnmatched"
     WEIGHTED = "Weighted"
+    WEIGHTS_IGNORED = "WeightsIgnored"
 
 
 VISIBLE_IN_SELECTION: Final = frozenset(
@@ -133,6 +147,8 @@ WARNING_CODES: Final = frozenset(
         ReasonCode.MAX_OVERLOAD_INVALID,
         ReasonCode.OBJECTIVE_INVALID,
         ReasonCode.MIN_IN_ZONE_INVALID,
+        ReasonCode.WEIGHTS_INVALID,
+        ReasonCode.DEMAND_INVALID,
     }
 )
 """Codes that the owner of a Service must fix; a controller reports them in a Warning Event."""

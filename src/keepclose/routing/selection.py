@@ -252,7 +252,9 @@ def select(
     reachable = _reachable(endpoints, choice, local, uses_cluster=uses_cluster)
     if not has_any and choice.mode is not RoutingMode.TOPOLOGY_KEYS:
         reasons.append(_no_endpoints(port, len(endpoints)))
-    elif any([endpoint.weight != 1 for endpoint in reachable]):  # noqa: C419 - generators are slower
+    elif choice.mode is not RoutingMode.WEIGHTS and any(
+        [endpoint.weight != 1 for endpoint in reachable]  # noqa: C419 - generators are slower
+    ):
         reasons.append(
             Reason(ReasonCode.WEIGHTED, "endpoints get traffic in proportion to their weights")
         )
@@ -285,6 +287,12 @@ def _reachable(
     # Ready local endpoints are among all ready ones; only a narrowed Cluster set may lack some.
     if not local.endpoints or not (choice.is_narrowed or local.is_terminating):
         return choice.endpoints
+    if choice.mode is RoutingMode.WEIGHTS:
+        # Endpoints with the weights of a zone are copies.
+        keys = {
+            (endpoint.address, endpoint.port) for endpoint in (*choice.endpoints, *local.endpoints)
+        }
+        return tuple([each for each in endpoints if (each.address, each.port) in keys])
     # NB: by identity, because hashing or comparing endpoints costs far more than this whole call.
     used = {id(endpoint) for endpoint in choice.endpoints} | {
         id(endpoint) for endpoint in local.endpoints

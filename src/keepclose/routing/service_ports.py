@@ -23,7 +23,7 @@ from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service, ServiceSpec
 from keepclose.model.well_known import EXTERNAL_POLICY_ANNOTATION, INTERNAL_POLICY_ANNOTATION
-from keepclose.routing.strategy import topology_annotation
+from keepclose.routing.strategy import topology_annotation, traffic_distribution
 
 DEFAULT_AFFINITY_SECONDS: Final = 10800
 
@@ -63,6 +63,8 @@ class RoutedPort(msgspec.Struct, frozen=True):
     topology_keys: tuple[str, ...] = ()
     node_level: bool = False
     honours_hints: bool = True
+    follows_weights: bool = False
+    """Whether written weights count: the Service asks for a heuristic that may write them."""
 
     @property
     def key(self) -> PortKey:
@@ -125,7 +127,7 @@ def routed_ports(
             (
                 ingress.ip
                 for ingress in service.status.load_balancer.ingress
-                if ingress.ip_mode in (None, "VIP")
+                if ingress.is_routed_by_nodes
             ),
             family,
         ),
@@ -136,6 +138,7 @@ def routed_ports(
         topology_keys=spec.topology_keys if gates.on(Gate.SERVICE_TOPOLOGY) else (),
         node_level=topology == "Node" and gates.on(Gate.NODE_LEVEL_TOPOLOGY),
         honours_hints=honours_hints(topology or "", gates),
+        follows_weights=follows_weights(gates) and "/" in (traffic_distribution(service)[1] or ""),
     )
     return tuple(
         msgspec.structs.replace(
@@ -156,6 +159,13 @@ def honours_hints(topology: str, gates: FeatureGates) -> bool:
         return True
     asked = topology not in ("", "disabled", "Disabled")
     return asked and gates.on(Gate.TOPOLOGY_AWARE_HINTS)
+
+
+def follows_weights(gates: FeatureGates) -> bool:
+    """Return whether nodes with these gates follow weights where a Service asks for a heuristic."""
+    return gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION) and gates.on(
+        Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS
+    )
 
 
 def _cluster_ip(spec: ServiceSpec, family: str) -> str:

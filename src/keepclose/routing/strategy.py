@@ -9,7 +9,7 @@ the next one, because users would not see which mechanism they got.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Final
 
@@ -121,7 +121,7 @@ def choose_strategy(
     *,
     gates: FeatureGates,
     default_subsetting: Approach = Approach.RANDOM,
-    heuristics: Container[str] = frozenset(),
+    heuristics: Collection[str] = frozenset(),
 ) -> Strategy:
     """Return the mechanism that governs the Service; NONE if nothing is configured.
 
@@ -281,7 +281,7 @@ def _by_topology_annotation(
 def _by_distribution(
     service: Service,
     gates: FeatureGates,
-    heuristics: Container[str],
+    heuristics: Collection[str],
     reasons: list[Reason],
 ) -> tuple[StrategyName | None, DistributionVerdict]:
     path, value = traffic_distribution(service)
@@ -305,12 +305,17 @@ def _by_distribution(
         reasons.append(_gate_off(f"{path}: {value}", gate))
         return None, DistributionVerdict.DISABLED
     if name is None:
-        cause = "no heuristic of that name is registered" if "/" in value else "it is unknown"
+        cause, fix = "it is unknown", ""
+        if "/" in value:
+            installed = ", ".join(sorted(heuristics)) or "none"
+            cause = "no heuristic of that name is registered"
+            fix = f"install the package that provides it; installed: {installed}"
         reasons.append(
             Reason(
                 ReasonCode.VALUE_NOT_SUPPORTED,
                 f"{path}: {value!r} is treated as absent because {cause}",
                 subject=f"Service {service.key}",
+                fix=fix,
             )
         )
         return None, DistributionVerdict.UNSUPPORTED

@@ -2,9 +2,9 @@
 
 The order is fixed. topologyKeys (KEP-536) govern alone. Else slices labelled for other zones or
 regions are skipped (KEP-2030); of the rest, node-level topology (KEP-3015, second draft), node
-hints and zone hints are tried in turn, and without any of them all ready endpoints are used. Levels
-are never mixed. Only ready endpoints are considered, and except for topologyKeys nothing here may
-leave a node without endpoints while any endpoint is ready.
+hints, written weights and zone hints are tried in turn, and without any of them all ready endpoints
+are used. Levels are never mixed. Only ready endpoints are considered, and except for topologyKeys
+nothing here may leave a node without endpoints while any endpoint is ready.
 
 The first topology key in which an endpoint matches the client's node decides; "*" matches all.
 Without a match there are no endpoints: keys are a requirement, so connections then fail. A node
@@ -28,7 +28,8 @@ from keepclose.routing.hint_facts import (
 )
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.service_ports import RoutedPort, honours_hints
+from keepclose.routing.service_ports import RoutedPort, follows_weights, honours_hints
+from keepclose.routing.zone_weights import follow_zone_weights
 
 ANY_TOPOLOGY: Final = "*"
 
@@ -100,6 +101,7 @@ class RoutingMode(StrEnum):
     SAME_ZONE = "PreferSameZone"
     SAME_NODE = "PreferSameNode"
     NODE_LEVEL = "NodeLevel"
+    WEIGHTS = "Weights"
     TOPOLOGY_KEYS = "TopologyKeys"
 
 
@@ -150,7 +152,12 @@ def followed_levels(gates: FeatureGates) -> frozenset[HintLevel]:
     """Return the hints that nodes with these gates follow, for Services without an annotation."""
     if not honours_hints("", gates):
         return frozenset()
-    return frozenset(HintLevel) if _knows_node_hints(gates) else frozenset({HintLevel.ZONES})
+    levels = {HintLevel.ZONES}
+    if _knows_node_hints(gates):
+        levels.add(HintLevel.NODES)
+    if follows_weights(gates):
+        levels.add(HintLevel.WEIGHTS)
+    return frozenset(levels)
 
 
 def _knows_node_hints(gates: FeatureGates) -> bool:
@@ -241,6 +248,12 @@ def _prefer(
             reasons.append(reason)
         if chosen:
             return chosen, RoutingMode.SAME_NODE
+    if port.follows_weights:
+        chosen, reason = follow_zone_weights(ready, node)
+        if reason is not None:
+            reasons.append(reason)
+        if chosen:
+            return chosen, RoutingMode.WEIGHTS
     chosen, reason = follow_zone_hints(ready, node)
     if reason is not None:
         reasons.append(reason)

@@ -25,12 +25,15 @@ from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Pod
+from keepclose.model.zone_weights import ZoneWeights
+from keepclose.routing.allocation.balanced import OVERLOAD_BOUND
 from keepclose.routing.auto import allocate_proportionally
 from keepclose.routing.balanced import Balanced, read_balance_limits
 from keepclose.routing.heuristic_answers import HeuristicAnswer, HeuristicFailure, ZoneDemand
-from keepclose.routing.heuristics import apply_heuristic, assign_groups
+from keepclose.routing.heuristics import WeightContext, apply_heuristic, assign_groups
 from keepclose.routing.hint_facts import FactsOf
 from keepclose.routing.hints import SliceSet, hint_own, own_hint_reasons, remove_hints
+from keepclose.routing.local_groups import LocalHeuristic, read_group_limits
 from keepclose.routing.node_level import (
     EndpointOwner,
     NodeLevelDecision,
@@ -53,12 +56,21 @@ from keepclose.routing.subsets import (
     SubsetOptions,
     decide_subsets,
 )
+from keepclose.routing.traffic_shares import Shares
+from keepclose.routing.zone_weights import read_weights_request
 from keepclose.slices.placement import Placement
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 DETECTION = "detection"
 _Members = dict[str, dict[str, set[NamespacedName]]]
 """Ready endpoints by the zone they are in and the zone of the slice that holds them."""
+
+
+_ONLY_HINTS = Reason(
+    ReasonCode.WEIGHTS_WITHHELD,
+    "weights are not written: beside another EndpointSlice controller only hints are",
+    fix="run keepclose controller in place of the other controller",
+)
 
 
 class EndpointOwners:
@@ -235,6 +247,10 @@ class Hinting(msgspec.Struct, frozen=True):
     totals: dict[str, int] | None = None
     failure: HeuristicFailure | None = None
     question: ZoneDemand | None = None
+    weights: ZoneWeights | None = None
+    """The weights to write beside the hints; a caller that writes hints alone leaves them out."""
+    has_weights: bool = False
+    """Whether the heuristic gave weights that the caller may write."""
 
 
 def hint_slices(
@@ -249,12 +265,16 @@ def hint_slices(
     populated: bool,
     facts: FactsOf,
     answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
+    writes_weights: bool = True,
+    shares: Shares | None = None,
 ) -> Hinting:
     """Return the slices with the hints that the mechanism requires.
 
     `annotations` are those of the Service. `node_hints` overlays node-level topology where the
     mechanism allows it. `populated` says whether the Service had hints of the mode Auto before.
-    `answers` are earlier answers of a custom heuristic.
+    `answers` are earlier answers of a custom heuristic, and `shares` those of the Service by
+    measured demand, which it gets instead of those of the nodes. `writes_weights` says whether the
+    caller can write weights.
     """
     match strategy.name:
         case StrategyName.SAME_ZONE:
@@ -281,20 +301,43 @@ def hint_slices(
             invalid: tuple[Reason, ...] = ()
             if isinstance(heuristic, Balanced):
                 heuristic, invalid = read_balance_limits(annotations, heuristic)
+            elif isinstance(heuristic, LocalHeuristic):
+                heuristic, invalid = read_group_limits(annotations, heuristic, settings.subsets)
+            wanted, invalid_request = read_weights_request(
+                annotations, default=not isinstance(heuristic, Balanced)
+            )
+            may_write = wanted and writes_weights
+            bound = OVERLOAD_BOUND
+            if isinstance(heuristic, Balanced):
+                bound = heuristic.bound
+                heuristic = replace(heuristic, gives_weights=may_write)
             answer = apply_heuristic(
                 slices,
                 heuristic,
-                shares=cluster.shares.by_zone,
+                shares=(shares or cluster.shares).by_zone,
+                source=(shares or cluster.shares).basis,
                 name=strategy.value,
                 answers=answers,
                 node_hints=node_hints,
+                weighing=WeightContext(may_write, bound, cluster.weighted_zones),
+                nodes=cluster.zone_nodes,
                 facts=facts,
             )
+            is_withheld = wanted and not writes_weights
+            if is_withheld and (answer.has_weights or isinstance(heuristic, Balanced)):
+                invalid_request = (*invalid_request, _ONLY_HINTS)
             return Hinting(
                 answer.slices,
-                reasons=(*invalid, *answer.reasons),
+                reasons=(
+                    *invalid,
+                    *invalid_request,
+                    *answer.reasons,
+                    *(shares.reasons if shares else ()),
+                ),
                 failure=answer.failure,
                 question=answer.question,
+                weights=answer.weights,
+                has_weights=may_write and answer.has_weights,
             )
         case _:
             return Hinting(remove_hints(slices, facts=facts))

@@ -26,6 +26,7 @@ from keepclose.routing.node_level import NodeLevelDecision
 from keepclose.routing.reasons import Reason, TopologyEvent
 from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
 from keepclose.routing.subsets import Level, group_name, read_limits
+from keepclose.routing.traffic_shares import Shares
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.hinting import (
     EndpointOwners,
@@ -39,6 +40,7 @@ from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement, locate_by_zone
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.slices.slice_metadata import address_types, slices_of_other_types
+from keepclose.slices.weight_annotations import annotate_weights
 
 
 class ServicePlan(msgspec.Struct, frozen=True):
@@ -54,6 +56,8 @@ class ServicePlan(msgspec.Struct, frozen=True):
     events: tuple[TopologyEvent, ...] = ()
     reasons: tuple[Reason, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    shares: Shares | None = None
+    """The shares by measured demand that the plan was made with."""
     totals: dict[str, dict[str, int]] = {}
     """What the mode Auto allocated to each zone, by address type."""
     errors: tuple[str, ...] = ()
@@ -61,6 +65,8 @@ class ServicePlan(msgspec.Struct, frozen=True):
     """The failure of the custom heuristic that governs the Service."""
     questions: tuple[ZoneDemand, ...] = ()
     """Questions that a custom heuristic must answer before this plan may be applied."""
+    has_weights: bool = False
+    """Whether the plan depends on which nodes follow weights."""
 
     @property
     def is_empty(self) -> bool:
@@ -175,12 +181,14 @@ class ServicePlanner:
         trigger_time: str = "",
         populated: bool | None = None,
         answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
+        shares: Shares | None = None,
     ) -> ServicePlan:
         """Return the writes that are due now.
 
         `populated` says whether the Service had hints of the mode Auto before; their first
         appearance is an event. None judges by the observed slices. `answers` answer the questions
-        of an earlier plan.
+        of an earlier plan. `shares` are those of the Service by measured demand, for a custom
+        heuristic; without them the shares of the nodes count.
         """
         settings = self._settings
         strategy = choose_strategy(
@@ -197,6 +205,7 @@ class ServicePlanner:
         totals: dict[str, dict[str, int]] = {}
         errors: dict[str, None] = {}
         hinted = SliceSet()
+        has_weights = False
         failures: list[HeuristicFailure] = []
         questions: list[ZoneDemand] = []
         for family in self._families:
@@ -209,8 +218,10 @@ class ServicePlanner:
                 address_type=family.address_type,
                 managed_by=settings.managed_by,
             )
-            hinting = self._hint(family, plan, strategy, overlay, populated, answers)
-            hinted = SliceSet(unchanged=hinted.all + hinting.slices.all)
+            hinting = self._hint(family, plan, strategy, overlay, populated, answers, shares)
+            annotated = annotate_weights(hinting.slices, hinting.weights)
+            hinted = SliceSet(unchanged=hinted.all + annotated.all)
+            has_weights = has_weights or hinting.has_weights
             reasons.update(dict.fromkeys(hinting.reasons))
             events.extend(hinting.events)
             errors.update(dict.fromkeys(family.placement.errors))
@@ -223,9 +234,9 @@ class ServicePlanner:
             plans[family.address_type] = finish_plan(
                 replace(
                     plan,
-                    create=hinting.slices.create,
-                    update=hinting.slices.update,
-                    unchanged=hinting.slices.unchanged,
+                    create=annotated.create,
+                    update=annotated.update,
+                    unchanged=annotated.unchanged,
                     rehinted=family.placement.count_rehinted(hinting.slices),
                 ),
                 self._service,
@@ -238,6 +249,7 @@ class ServicePlanner:
                 hinted,
                 prefix=settings.condition_prefix,
                 heuristic_failed=failures[0].message if failures else "",
+                shares=shares,
                 facts=self.facts.of,
             )
         self.facts.prune(self._observed.values())
@@ -252,6 +264,8 @@ class ServicePlanner:
             errors=tuple(errors),
             failure=failures[0] if failures else None,
             questions=tuple(questions),
+            shares=shares,
+            has_weights=has_weights,
         )
 
     def _new_families(self) -> tuple[_Family, ...]:
@@ -312,6 +326,7 @@ class ServicePlanner:
         overlay: NodeLevelDecision | None,
         populated: bool | None,
         answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]],
+        shares: Shares | None,
     ) -> Hinting:
         if populated is None:
             # Only the mode Auto uses it.
@@ -330,6 +345,7 @@ class ServicePlanner:
             populated=populated,
             facts=self.facts.of,
             answers=answers,
+            shares=shares,
         )
 
     def _overlay(self, strategy: Strategy) -> NodeLevelDecision | None:
@@ -361,6 +377,7 @@ def plan_service(
     settings: PlannerSettings,
     trigger_time: str = "",
     answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
+    shares: Shares | None = None,
 ) -> ServicePlan:
     """Return the plan for a Service, computed only from its selected pods and present slices."""
     planner = ServicePlanner(service, cluster=cluster, settings=settings)
@@ -368,7 +385,7 @@ def plan_service(
         planner.observe(endpoint_slice)
     for pod in pods:
         planner.set_pod(pod)
-    return planner.plan(trigger_time=trigger_time, answers=answers)
+    return planner.plan(trigger_time=trigger_time, answers=answers, shares=shares)
 
 
 def _slice_name(endpoint_slice: EndpointSlice) -> str:

@@ -5,7 +5,8 @@ All Services of a cluster share both values, so the traffic shares of the nodes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -18,6 +19,8 @@ from keepclose.routing.subsets import SubsetOptions
 from keepclose.routing.traffic_shares import (
     CpuRatios,
     Shares,
+    ZoneNodes,
+    count_zone_nodes,
     cpu_ratios,
     region_shares,
     traffic_shares,
@@ -32,9 +35,15 @@ class ClusterNodes(msgspec.Struct, frozen=True):
     shares: Shares
     regions: Shares
     """The shares by region, for Services that are divided by regions."""
+    weighted_zones: frozenset[str] = frozenset()
+    """The zones in which all nodes acknowledge that they follow weights."""
+    zone_nodes: Callable[[], Mapping[str, ZoneNodes]] = dict
+    """Counts the nodes by zone, once and only if a custom heuristic is asked."""
 
     @classmethod
-    def of(cls, nodes: Iterable[Node]) -> ClusterNodes:
+    def of(
+        cls, nodes: Iterable[Node], *, weighted_zones: frozenset[str] = frozenset()
+    ) -> ClusterNodes:
         """Return the cluster of these nodes; there may be none."""
         listed = tuple(nodes)
         return cls(
@@ -42,6 +51,8 @@ class ClusterNodes(msgspec.Struct, frozen=True):
             cpu_ratios(listed),
             traffic_shares(listed),
             region_shares(listed),
+            weighted_zones,
+            zone_nodes=lru_cache(maxsize=1)(partial(count_zone_nodes, listed)),
         )
 
 

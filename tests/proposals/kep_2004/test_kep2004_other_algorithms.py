@@ -16,9 +16,9 @@ from typing import NamedTuple
 import pytest
 
 from keepclose.routing.allocation.local import LocalOutcome, local
-from keepclose.simulate.allocators.global_group import allocate_local_opt
-from keepclose.simulate.allocators.local_shared import allocate_local_shared
-from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
+from keepclose.routing.allocation.local_opt import allocate_local_opt
+from keepclose.routing.allocation.local_shared import allocate_local_shared
+from keepclose.routing.allocation.local_weighted import allocate_local_weighted
 from support.proposals.simulated_sample import figures
 from support.proposals.subset_services import A, B, C, subsetted
 

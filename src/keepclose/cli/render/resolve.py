@@ -16,7 +16,7 @@ import msgspec
 from keepclose.advise.resolution import ResolvedPort, ResolvedService
 from keepclose.cli.render.screen import Grid, Group, Line, Padding, RenderableType, Screen
 from keepclose.model.workload import Node
-from keepclose.routing.reasons import VISIBLE_IN_SELECTION, Reason
+from keepclose.routing.reasons import VISIBLE_IN_SELECTION, Reason, ReasonCode
 from keepclose.routing.selection import Outcome, PacketVerdict
 from keepclose.routing.service_ports import TrafficPolicy
 from keepclose.routing.topology import RoutingMode
@@ -24,12 +24,15 @@ from keepclose.routing.topology import RoutingMode
 LABEL_WIDTH: Final = len("status")
 SHOWN_NODES: Final = 6
 SHOWN_REASONS: Final = 8
+# The table shows the parts of endpoints by weight.
+_VISIBLE_IN_TABLE: Final = VISIBLE_IN_SELECTION | {ReasonCode.WEIGHTED}
 _ANNOTATION_PATH: Final = re.compile(r"metadata\.annotations\[([^]]*)\]")
 _MODES: Final = {
     RoutingMode.ALL: "everywhere",
     RoutingMode.SAME_ZONE: "same zone",
     RoutingMode.SAME_NODE: "same node",
     RoutingMode.NODE_LEVEL: "same node",
+    RoutingMode.WEIGHTS: "by weights",
     RoutingMode.TOPOLOGY_KEYS: "topology keys",
 }
 
@@ -227,7 +230,15 @@ def _describe_outcome(outcome: Outcome, node: str) -> str:
     zones = Counter(endpoint.zone or "no zone" for endpoint in outcome.endpoints)
     if len(zones) > 3:
         return f"{len(outcome.endpoints)} in {len(zones)} zones"
-    return ", ".join(f"{zones[zone]} in {zone}" for zone in sorted(zones))
+    if len(zones) == 1 or len({endpoint.weight for endpoint in outcome.endpoints}) == 1:
+        return ", ".join(f"{zones[zone]} in {zone}" for zone in sorted(zones))
+    parts: Counter[str] = Counter()
+    for endpoint in outcome.endpoints:
+        parts[endpoint.zone or "no zone"] += endpoint.weight
+    whole = parts.total()
+    return ", ".join(
+        f"{zones[zone]} in {zone} ({parts[zone] / whole:.0%})" for zone in sorted(zones)
+    )
 
 
 def _explanation(resolved: ResolvedService) -> RenderableType:
@@ -264,7 +275,7 @@ def _reasons(resolved: ResolvedService) -> list[tuple[Reason, int]]:
         first.setdefault((reason.code, reason.message), reason)
     for node, ports in resolved.nodes.items():
         for reason in (reason for port in ports for reason in port.selection.reasons):
-            if reason.code not in VISIBLE_IN_SELECTION:
+            if reason.code not in _VISIBLE_IN_TABLE:
                 key = (reason.code, re.sub(rf"\b{re.escape(node)}\b", "*", reason.message))
                 first.setdefault(key, reason)
                 nodes.setdefault(key, set()).add(node)

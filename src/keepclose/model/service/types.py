@@ -63,6 +63,11 @@ class LoadBalancerIngress(ApiStruct, frozen=True):
     hostname: str = ""
     ip_mode: str | None = None
 
+    @property
+    def is_routed_by_nodes(self) -> bool:
+        """Whether nodes lead the address to endpoints; with the mode Proxy packets leave for it."""
+        return bool(self.ip) and self.ip_mode in (None, "VIP")
+
 
 class LoadBalancerStatus(ApiStruct, frozen=True):
     """The addresses of a load balancer."""

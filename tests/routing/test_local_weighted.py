@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
+from keepclose.routing.allocation.local_weighted import allocate_local_weighted
 
 # Groups as (endpoints by location, weights by zone), without empty groups.
 Groups = list[tuple[tuple[int, ...], tuple[float, ...]]]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.simulate.allocators.global_group import allocate_local_opt
+from keepclose.routing.allocation.local_opt import allocate_local_opt
 
 REGIONS = st.integers(1, 8).flatmap(
     lambda zones: st.tuples(

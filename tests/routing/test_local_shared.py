@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from keepclose.simulate.allocators.local_shared import allocate_local_shared
+from keepclose.routing.allocation.local_shared import allocate_local_shared
 
 # Groups as (endpoints by location, zones whose clients use them), without empty groups.
 Groups = list[tuple[tuple[int, ...], tuple[int, ...]]]
