@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -45,14 +46,60 @@ spec: {selector: {app: web}, ports: [{port: 80}]}
 """
 
 
+def written_files() -> dict[str, str]:
+    """Return the files that the page tells to write."""
+    file = re.compile(r"^`([^`\n]+)`:\n\n```\w+\n(.*?)```", re.DOTALL | re.MULTILINE)
+    return dict(file.findall(PAGE))
+
+
+def test_the_page_shows_the_files_of_the_example() -> None:
+    """Both files are those in the folder, which people copy."""
+    want = {
+        f"lend-one/{file.relative_to(PACKAGE)}": file.read_text()
+        for file in (PACKAGE / "pyproject.toml", PACKAGE / "src" / "lend_one.py")
+    }
+    assert written_files() == want
+
+
+def test_the_example_asks_for_nodes_spread_and_several_zones(site: Path) -> None:
+    """It lends from the zone on most nodes, lets little traffic share, and leaves idle zones."""
+    script = """
+import json, sys
+from keepclose.routing.heuristic_answers import ZoneDemand
+from keepclose.routing.traffic_shares import ZoneNodes
+from lend_one import LEND_ONE
+shares = json.loads(sys.argv[1])
+nodes = {zone: ZoneNodes(2, 8000) for zone in shares}
+demand = ZoneDemand(shares, {"a": 4, "b": 4}, {}, nodes=nodes, spread={"a": {4: 1}, "b": {1: 4}})
+print(json.dumps(LEND_ONE.allocate(demand).matrix))
+"""
+
+    def allocate(shares: dict[str, float]) -> object:
+        done = subprocess.run(
+            [sys.executable, "-c", script, json.dumps(shares)],
+            env={**os.environ, "PYTHONPATH": str(site)},
+            capture_output=True,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    assert allocate({"a": 0.5, "b": 0.3, "c": 0.2}) == {"a": {"a": 4}, "b": {"b": 3, "c": 1}}
+    assert allocate({"a": 0.5, "b": 0.45, "c": 0.05}) == {"a": {"a": 4}, "b": {"b": 3, "b,c": 1}}
+    assert allocate({"a": 0.5, "b": 0.5, "c": 0.0}) == {"a": {"a": 4}, "b": {"b": 4}}
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel of the example by its backend and unpack it, as installing does."""
+    """Write the files of the page, build their wheel and unpack it, as installing does."""
     folder = tmp_path_factory.mktemp("dist")
+    for name, text in written_files().items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     script = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", script, str(folder)],
-        cwd=PACKAGE,
+        cwd=folder / "lend-one",
         capture_output=True,
         text=True,
         check=True,
@@ -134,7 +181,3 @@ def test_the_page_tells_the_limits_that_hold() -> None:
     assert (
         f"for {limits.first_pause_s:g} seconds, then 10, at most {limits.longest_pause_s:g}" in PAGE
     )
-    project = (PACKAGE / "pyproject.toml").read_text()
-    toml = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    assert toml
-    assert all(block in project for block in toml)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from keepclose.heuristics.process import (
     DeferredHeuristic,
@@ -32,6 +33,7 @@ from keepclose.routing.heuristic_answers import (
     Postponed,
     ZoneDemand,
 )
+from keepclose.routing.traffic_shares import ZoneNodes
 
 NAME = "example.dev/Tried"
 DEMAND = ZoneDemand({"a": 0.5, "b": 0.5}, {"a": 2, "b": 1}, {})
@@ -71,6 +73,26 @@ def test_answers_come_from_one_process() -> None:
     assert heuristic.allocate(DEMAND) == STAYED
     del heuristic
     assert children() - before == set()
+
+
+def test_all_of_the_question_reaches_the_process() -> None:
+    """Nodes, spread and source are there, and a group of all zones comes back."""
+    nodes = {"a": ZoneNodes(2, 8000), "b": ZoneNodes(1, 4000)}
+    demand = replace(DEMAND, nodes=nodes, spread={"a": {1: 2}, "b": {1: 1}})
+    heuristic = isolated("shares_all", SLOW)
+    assert heuristic.allocate(demand) == Allotment({"a": {"a,b": 2}, "b": {"a,b": 1}})
+    assert isinstance(heuristic.allocate(DEMAND), HeuristicFailure)
+    assert isinstance(heuristic.allocate(replace(demand, source="x")), HeuristicFailure)
+
+
+def test_a_heuristic_that_changes_its_question_answers_the_next_one() -> None:
+    """What it does to nodes and spread is gone with the question."""
+    nodes = {"a": ZoneNodes(2, 8000), "b": ZoneNodes(1, 4000)}
+    demand = replace(DEMAND, nodes=nodes, spread={"a": {1: 2}, "b": {1: 1}})
+    heuristic = isolated("scribbles", SLOW)
+    assert [heuristic.allocate(demand) for _ in range(2)] == [STAYED] * 2
+    assert demand.nodes == nodes
+    assert demand.spread == {"a": {1: 2}, "b": {1: 1}}
 
 
 def test_answers_come_however_many_files_are_open() -> None:

@@ -57,6 +57,18 @@ CASES = [
         id="nonsense",
     ),
     pytest.param(
+        "support.live.faulty_heuristics:weighs_badly",
+        "InvalidAnswer",
+        "the weights name endpoints in 'zone-x', where none is ready",
+        id="nonsense in weights",
+    ),
+    pytest.param(
+        "support.live.faulty_heuristics:serves_unknown",
+        "InvalidAnswer",
+        "the answer serves 'zone-a,zone-x', which is not a zone of the question",
+        id="nonsense in groups of zones",
+    ),
+    pytest.param(
         "no_such_module:heuristic",
         "NotLoaded",
         "cannot load no_such_module:heuristic: No module named 'no_such_module'",
@@ -147,6 +159,27 @@ async def test_a_sound_heuristic_in_a_process_governs(five_pods: World) -> None:
         await cluster.settle(controller)
         assert hints(await cluster.slices()) == dict.fromkeys(want, "none")
         assert await cluster.events() == []
+
+
+async def test_a_heuristic_sees_nodes_and_hints_for_several_zones(cluster: World) -> None:
+    """A running controller asks with nodes and spread, and writes hints for all zones."""
+    for number in range(3):
+        await cluster.add_node(f"n{number}", f"zone-{'abc'[number]}")
+        await cluster.add_pod(f"web-{number}", f"n{number}", ip=f"10.0.0.{number}")
+    heuristic = IsolatedHeuristic(
+        NAME, "support.live.faulty_heuristics:shares_all", limits=HeuristicLimits(allocate_s=60.0)
+    )
+    await cluster.add_service(annotations=asking())
+    async with cluster.controlled(quick(GATES, heuristics={NAME: heuristic})) as controller:
+        await cluster.settle(controller)
+        (endpoint_slice,) = await cluster.slices()
+
+    zones = ["zone-a", "zone-b", "zone-c"]
+    got = [
+        [hint.name for hint in endpoint.hints.for_zones] if endpoint.hints else []
+        for endpoint in endpoint_slice.endpoints
+    ]
+    assert got == [zones] * 3
 
 
 async def test_a_hung_heuristic_does_not_stop_the_controller(five_pods: World) -> None:

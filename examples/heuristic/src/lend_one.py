@@ -7,14 +7,20 @@ from keepclose.routing.reasons import Reason, ReasonCode
 
 
 class LendOne:
-    """Takes from the zone that has most endpoints, and of equals from the one with less traffic."""
+    """Lends from the zone that stands the loss of a node best.
+
+    A zone that sends little traffic shares the endpoint with the zone where it runs.
+    """
 
     def allocate(self, demand: ZoneDemand) -> Matrix | Allotment | Refusal:
-        """Return how many endpoints located in each zone serve each zone."""
+        """Return how many endpoints located in each zone serve which zones."""
         matrix = {zone: {zone: count} for zone, count in sorted(demand.endpoints.items())}
-        empty = [zone for zone, share in demand.shares.items() if share and zone not in matrix]
+        fair = 1 / sum(demand.endpoints.values())
         lent = []
-        for zone in sorted(empty):
+        for zone, nodes in sorted(demand.nodes.items()):
+            share = demand.shares.get(zone, 0.0)
+            if zone in matrix or not nodes.ready or not share:
+                continue
             lenders = [lender for lender, row in matrix.items() if row[lender] > 1]
             if not lenders:
                 return Refusal(
@@ -24,14 +30,20 @@ class LendOne:
                         fix="run more pods",
                     )
                 )
-            lender = max(
-                lenders, key=lambda one: matrix[one][one] / (demand.shares.get(one) or 1e-9)
-            )
+            lender = max(lenders, key=lambda name: (count_nodes(demand, name), matrix[name][name]))
+            # With less than half of what an endpoint should carry, the zone need not have its own.
+            served = ",".join(sorted((lender, zone))) if share < fair / 2 else zone
             matrix[lender][lender] -= 1
-            matrix[lender][zone] = 1
-            text = f"zone {lender} lends an endpoint to zone {zone}"
+            matrix[lender][served] = 1
+            shared = ", which serves both" if "," in served else ""
+            text = f"zone {lender} lends an endpoint to zone {zone}{shared}"
             lent.append(Reason(ReasonCode.ALLOCATED, text))
         return Allotment(matrix, tuple(lent))
+
+
+def count_nodes(demand: ZoneDemand, zone: str) -> int:
+    """Return on how many nodes the endpoints of a zone run; 0 if that is unknown."""
+    return sum(demand.spread.get(zone, {}).values())
 
 
 LEND_ONE = LendOne()

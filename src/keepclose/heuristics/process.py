@@ -36,7 +36,7 @@ from keepclose.routing.heuristic_answers import (
     ZoneDemand,
 )
 from keepclose.routing.heuristics import HeuristicRegistry
-from keepclose.system.threads import open_in_thread
+from keepclose.system.threads import ask_in_thread
 
 _READY: Final = b"ready"
 _MAX_LINE_BYTES: Final = 1 << 20
@@ -67,6 +67,8 @@ class HeuristicLimits(msgspec.Struct, frozen=True):
 
 class IsolatedHeuristic:
     """A heuristic that runs in a worker process; several threads may call it."""
+
+    sees_nodes: Final = True
 
     def __init__(
         self,
@@ -158,6 +160,8 @@ class IsolatedHeuristic:
 class DeferredHeuristic:
     """An isolated heuristic for a caller that must not block: `allocate` postpones every answer."""
 
+    sees_nodes: Final = True
+
     def __init__(self, isolated: IsolatedHeuristic) -> None:
         self._isolated = isolated
 
@@ -195,12 +199,8 @@ async def fetch_answers(
     for question in questions:
         fetch = partial(heuristic.fetch, question)
         # A cancelled caller does not wait: the thread ends with the answer or with `close`.
-        answers.append((question, await open_in_thread(fetch, _release_nothing)))
+        answers.append((question, await ask_in_thread(fetch)))
     return answers
-
-
-def _release_nothing(_answer: HeuristicAnswer) -> None:
-    """Drop an answer that came too late; it holds no resources."""
 
 
 def close_heuristics(heuristics: HeuristicRegistry) -> None:

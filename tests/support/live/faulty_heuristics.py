@@ -8,8 +8,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from keepclose.routing.heuristic_answers import FailureCause, HeuristicFailure, Matrix, ZoneDemand
+from keepclose.routing.heuristic_answers import (
+    Allotment,
+    FailureCause,
+    HeuristicFailure,
+    Matrix,
+    ZoneDemand,
+)
 
 HOLD_VARIABLE = "KEEPCLOSE_TEST_HOLD"
 """Names the file that `waits` waits for to be removed."""
@@ -61,6 +68,30 @@ def _wait(demand: ZoneDemand) -> Matrix:
 
 def _abuse(demand: ZoneDemand) -> object:
     return {zone: {zone: float("nan")} for zone in demand.endpoints}
+
+
+def _weigh_badly(demand: ZoneDemand) -> object:
+    return Allotment(_stay(demand), (), {zone: {"zone-x": 10**30} for zone in demand.shares})
+
+
+def _serve_unknown(demand: ZoneDemand) -> object:
+    return {zone: {f"{zone},zone-x": number} for zone, number in demand.endpoints.items()}
+
+
+def _share_all(demand: ZoneDemand) -> object:
+    # Only where every endpoint has a node of its own, so that the answer shows what was asked.
+    alone = all(set(row) == {1} for row in demand.spread.values())
+    if not alone or demand.nodes.keys() != demand.shares.keys() or demand.source != "cpu":
+        return {}
+    group = ",".join(sorted(demand.nodes))
+    return {zone: {group: number} for zone, number in demand.endpoints.items()}
+
+
+def _scribble(demand: ZoneDemand) -> object:
+    given: Any = demand
+    for mapping in (given.nodes, given.spread[next(iter(given.spread))], given.spread):
+        mapping.clear()
+    return _stay(demand)
 
 
 def _leave(_demand: ZoneDemand) -> Matrix:
@@ -144,3 +175,7 @@ exits = Made(_exit)
 kills = Made(_kill)
 waits = Made(_wait)
 abuses = Made(_abuse)
+weighs_badly = Made(_weigh_badly)
+serves_unknown = Made(_serve_unknown)
+shares_all = Made(_share_all)
+scribbles = Made(_scribble)
