@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from keepclose.model.well_known import EXCLUDED_NODE_LABELS
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.traffic_shares import CpuRatios, Shares, cpu_ratios, traffic_shares
+from keepclose.routing.traffic_shares import (
+    CpuRatios,
+    Shares,
+    ZoneNodes,
+    count_zone_nodes,
+    cpu_ratios,
+    traffic_shares,
+)
 from support.builders import node
 
 CONTROL_PLANE = {"node-role.kubernetes.io/control-plane": ""}
@@ -302,3 +309,26 @@ def test_both_views_agree_where_everything_is_known(
     assert set(shares.by_zone) == {zone for zone, _ in rows if zone}
     if ratios.ratios is not None:
         assert shares == Shares(ratios.ratios)
+
+
+def test_nodes_are_counted_by_zone() -> None:
+    """Ready nodes outside the control plane count, with the CPU that they report."""
+    nodes = [
+        node("n1", "b", cpu="1500m"),
+        node("n2", "b", cpu=None),
+        node("n3", "a", cpu="4"),
+        node("n4", "a", ready=False),
+        node("n5", None),
+        node("n6", "c", labels={"node-role.kubernetes.io/control-plane": ""}),
+    ]
+    counted = count_zone_nodes(nodes)
+    assert counted == {"a": ZoneNodes(1, 4000), "b": ZoneNodes(2, 1500)}
+    assert list(counted) == ["a", "b"]
+    assert count_zone_nodes([]) == {}
+
+
+def test_shares_say_what_they_come_from() -> None:
+    """CPU, or the number of nodes as soon as one of them reports no CPU."""
+    assert traffic_shares([node("n1", "a"), node("n2", "b")]).basis == "cpu"
+    assert traffic_shares([node("n1", "a"), node("n2", "b", cpu=None)]).basis == "nodes"
+    assert traffic_shares([]).basis == "cpu"

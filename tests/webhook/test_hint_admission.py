@@ -12,13 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from keepclose.demand.store import DemandStore
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.gates import parse_gates
 from keepclose.model.meta import OwnerReference
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import ENDPOINTSLICE_CONTROLLER, MANAGED_BY_LABEL
+from keepclose.routing.demand import DemandSettings
+from keepclose.routing.heuristic_answers import Allotment, ZoneDemand
 from keepclose.routing.hint_facts import with_hints
+from keepclose.routing.reasons import ReasonCode
 from keepclose.slices.settings import PlannerSettings
 from keepclose.webhook.admission import (
     AdmissionAnswer,
@@ -512,6 +516,65 @@ def test_at_rest_every_update_becomes_what_is_stored(
         assert [new for new, _ in ready] == [old for _, old in ready]
 
 
+def test_weights_are_left_to_a_controller() -> None:
+    """A webhook changes hints alone: it writes no weights, and the reasons say so."""
+    one = service(
+        annotations={
+            "keepclose.dev/traffic-distribution": "keepclose.dev/Balanced",
+            "keepclose.dev/weights": "Enabled",
+        }
+    )
+    view = seen(one)
+    found = rehint(
+        one,
+        decide_scope(one, SETTINGS).strategy,
+        [endpoint_slice(endpoint("10.0.0.1", zone="zone-a"), endpoint("10.0.0.2", zone="zone-b"))],
+        cluster=view.cluster,
+        settings=SETTINGS,
+        owners=view.owners,
+    )
+    assert [each.metadata.annotations for each in found.changed] == [{}]
+    assert ReasonCode.WEIGHTS_WITHHELD in {reason.code for reason in found.reasons}
+
+
+class Fixed:
+    """A heuristic that keeps all endpoints in their zones, and may give weights."""
+
+    def __init__(self, weights: dict[str, dict[str, int]]) -> None:
+        self._weights = weights
+
+    def allocate(self, demand: ZoneDemand) -> Allotment:
+        """Return hints for the own zone, and the weights."""
+        matrix = {zone: {zone: number} for zone, number in demand.endpoints.items()}
+        return Allotment(matrix, weights=self._weights)
+
+
+@pytest.mark.parametrize(
+    ("weights", "want"),
+    [
+        pytest.param({}, False, id="hints alone"),
+        pytest.param({"zone-a": {"zone-b": 1}}, True, id="weights"),
+    ],
+)
+def test_only_weights_that_exist_are_withheld(
+    weights: dict[str, dict[str, int]], *, want: bool
+) -> None:
+    """A heuristic that gives hints alone has no reason about weights."""
+    custom = replace(SETTINGS, heuristics={"a.dev/Fixed": Fixed(weights)})
+    one = service(annotations={"keepclose.dev/traffic-distribution": "a.dev/Fixed"})
+    view = seen(one)
+    found = rehint(
+        one,
+        decide_scope(one, custom).strategy,
+        [endpoint_slice(endpoint("10.0.0.1", zone="zone-a"), endpoint("10.0.0.2", zone="zone-b"))],
+        cluster=view.cluster,
+        settings=custom,
+        owners=view.owners,
+    )
+    assert found.changed
+    assert (ReasonCode.WEIGHTS_WITHHELD in {reason.code for reason in found.reasons}) is want
+
+
 @given(clusters(), st.integers(0, 3), st.data())
 @settings(max_examples=150, deadline=None)
 def test_nothing_but_hints_is_ever_changed(
@@ -531,3 +594,23 @@ def test_nothing_but_hints_is_ever_changed(
         one.pop("hints", None)
     assert done == sent
     assert sent["metadata"]["labels"][MANAGED_BY_LABEL] == ENDPOINTSLICE_CONTROLLER
+
+
+@pytest.mark.parametrize("annotations", [{DISTRIBUTION: "PreferSameZone"}, {}, None])
+def test_demand_of_a_service_that_needs_none_is_not_tracked(
+    annotations: dict[str, str] | None,
+) -> None:
+    """A Service that leaves the heuristic, the scope or the cluster is not counted any more."""
+    web = service("web", annotations={DISTRIBUTION: BALANCED})
+    view = seen(web)
+    view.demand = DemandStore(
+        DemandSettings(), source="test", by_cpu=lambda: view.cluster.shares, now=lambda: 0.0
+    )
+    assert view.shares(web, decide_scope(web, view.settings).strategy) is not None
+    view.caches.services.put(replace(web))
+    assert len(view.demand) == 1
+    if annotations is None:
+        view.caches.services.delete(web.key)
+    else:
+        view.caches.services.put(service("web", annotations=annotations))
+    assert len(view.demand) == 0

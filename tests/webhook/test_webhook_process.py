@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from keepclose.demand.settings import DemandOptions, DemandOrigin
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.heuristics.process import (
     HeuristicLimits,
@@ -32,6 +34,7 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import Gate, parse_gates
 from keepclose.reconcile.settings import ControllerSettings
+from keepclose.routing.demand import DemandSettings
 from keepclose.runtime.pages import ListenAddress
 from keepclose.runtime.program import ReadyMessage
 from keepclose.slices.settings import PlannerSettings
@@ -154,11 +157,14 @@ async def replica(
     settings: ControllerSettings = SETTINGS,
     leader_elect: bool = False,
     clock: Clock = CLOCK,
+    demand: DemandOptions | None = None,
 ) -> AsyncIterator[WebhookProcess]:
     """Run a webhook on the API server of a directory until the end of the block."""
     connection = load_connection_settings(directory / "kubeconfig", env={})
     async with connect(connection, clock=CLOCK, retries=Retries(max_elapsed=0.0)) as client:
-        process = WebhookProcess(client, settings, files, clock=clock, leader_elect=leader_elect)
+        process = WebhookProcess(
+            client, settings, files, clock=clock, leader_elect=leader_elect, demand=demand
+        )
         task = asyncio.create_task(process.run())
         try:
             async with asyncio.timeout(PATIENCE):
@@ -409,6 +415,58 @@ async def test_hints_are_set_where_nobody_writes(tmp_path: Path, files: WebhookS
             await expect_hints(cluster, [["", ""], [""] * 4])
             await until(lambda: _is_idle(process))
             assert await cluster.conditions() == ()
+
+
+async def test_hints_follow_measured_demand(tmp_path: Path, files: WebhookSettings) -> None:
+    """Reviews and the leader plan with measured shares; hostile rates change nothing."""
+    path = tmp_path / "demand.csv"
+
+    def measure(*rates: str) -> None:
+        rows = [f"default,web,zone-{zone},{rate}" for zone, rate in zip("abc", rates, strict=True)]
+        new = tmp_path / "new.csv"
+        new.write_text("\n".join(["namespace,service,zone,rate", *rows]))
+        new.rename(path)
+
+    measure("70", "20", "10")
+    options = DemandOptions(
+        DemandOrigin.FILE,
+        use=DemandSettings(half_life_s=0.01, interval_s=0.0),
+        period_s=0.05,
+        file=str(path),
+    )
+    async with serving(tmp_path / "api", gates=parse_gates(GATES)) as api, world(api) as cluster:
+        await add_cluster(cluster, {DISTRIBUTION: "keepclose.dev/Balanced"})
+        await cluster.remove(ENDPOINT_SLICES, "web-1")
+        await add_slice(cluster, "web-2", *[zone for zone in ZONES for _ in range(3)], first=11)
+        async with (
+            replica(tmp_path / "api", files, demand=options) as process,
+            trusting(ca_of(files), process.port) as asked,
+        ):
+            await until(lambda: _has_hints(cluster, {"zone-a": 6, "zone-b": 2, "zone-c": 1}))
+            (stored,) = await cluster.slices("web")
+            assert await asked.review(stored, stored) is None
+            measure("10", "20", "70")
+            await until(lambda: _has_hints(cluster, {"zone-a": 1, "zone-b": 2, "zone-c": 6}))
+            [_, programmed] = await cluster.conditions()
+            assert programmed.message.endswith("the shares of zones are measured by file")
+            written = (await cluster.slices("web"))[0].metadata.resource_version
+            demand = process.demand
+            assert demand is not None
+            readings = demand.readings
+            measure("nan", "inf", "-1")
+
+            async def is_read() -> bool:
+                return demand.readings > readings + 2
+
+            await until(is_read)
+            await until(lambda: _is_idle(process))
+            assert (await cluster.slices("web"))[0].metadata.resource_version == written
+            page = process.metrics.page().decode()
+            assert 'keepclose_demand_services{source="measured"} 1.0' in page
+
+
+async def _has_hints(cluster: World, want: dict[str, int]) -> bool:
+    return Counter(zone for row in await hints(cluster) for zone in row) == want
 
 
 async def _is_idle(process: WebhookProcess) -> bool:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import typer
 
@@ -28,7 +28,6 @@ from keepclose.cli.render.output import say
 from keepclose.system.files import InputError, read_input, read_standard_input
 
 if TYPE_CHECKING:
-    from http.client import HTTPConnection
     from urllib.parse import SplitResult
 
     from keepclose.accounting.flow_table import FlowTable
@@ -47,14 +46,7 @@ NO_CLUSTER: Final = "or name flows with --flows: a file, an agent or a Prometheu
 _STANDARD_INPUT: Final = "-"
 _PROMETHEUS: Final = "prometheus+"
 _SCHEMES: Final = ("http", "https")
-_TIMEOUT_S: Final = 30.0
-"""For each step of an answer."""
-_EXCHANGE_S: Final = 120.0
-"""For a whole exchange, from the connection to the end of the answer."""
-_CHUNK: Final = 1 << 20
-_OK: Final = 200
 _USER: Final = re.compile(r"://[^?#]*@")
-_ANY_USER: Final = re.compile(r"://.*@", re.DOTALL)
 _GZIP: Final = b"\x1f\x8b"
 _LONGEST_WINDOW_S: Final = 366 * 86_400
 
@@ -261,17 +253,20 @@ def _parse(name: str, lines: TextLines) -> list[FlowTable]:
 
 def _ask_agent(source: str) -> list[FlowTable]:
     from keepclose.accounting.flow_files import read_json_tables
+    from keepclose.system.bounded_http import show_url
 
     url = _split(source)
     path = url.path if url.path.strip("/") else "/flows"
     data = _get(url, f"{path}?{url.query or WALK_QUERY}", what="flow agent", most=MAX_FLOWS_BYTES)
-    return read_json_tables(TextLines(data), name=_show(url, path))
+    return read_json_tables(TextLines(data), name=show_url(url, path))
 
 
 def _ask_prometheus(source: str) -> FlowTable:
+    from keepclose.system.bounded_http import show_url
+
     url = _split(source.removeprefix(_PROMETHEUS))
     queries = _read_queries(url)
-    name = _show(url, url.path)
+    name = show_url(url, url.path)
 
     def ask(text: str, **options: str) -> bytes:
         parameters = urlencode({"query": text, **options})
@@ -287,8 +282,8 @@ def _ask_prometheus(source: str) -> FlowTable:
         table.start = max(table.start, min(first, table.end))
     else:
         table.notes.append(
-            f"{_show(url, '')} has no flows of the last {queries.window_s:,} s: does it scrape the "
-            "flow agents?"
+            f"{show_url(url, '')} has no flows of the last {queries.window_s:,} s: does it scrape "
+            "the flow agents?"
         )
     return table
 
@@ -339,86 +334,20 @@ def _read_queries(url: SplitResult) -> FlowQueries:
     return FlowQueries(int(window_s), selector, labels)
 
 
-def _split(source: str) -> SplitResult:
-    try:
-        url = urlsplit(source)
-        _ = url.port
-    except ValueError as error:
-        # NB: with a password that is not encoded, the error may quote a part of it.
-        why = "encode the password" if "@" in source else str(error)
-        raise FlowSourceError(f"{_ANY_USER.sub('://', source)} is no address: {why}") from None
-    if not url.hostname:
-        shown = _ANY_USER.sub("://", source)
-        raise FlowSourceError(f"{shown} names no host", "name it as http://HOST:PORT")
-    return url
-
-
 def _get(url: SplitResult, target: str, *, what: str, most: int) -> bytes:
-    """Return the body of an answer of status 200; the user and password of a URL are sent."""
-    from base64 import b64encode
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from keepclose.system.bounded_http import HttpPageError, get_page
 
-    kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-    headers = {"Accept": "application/json, application/x-ndjson"}
-    if url.username is not None:
-        secret = f"{unquote(url.username)}:{unquote(url.password or '')}"
-        headers["Authorization"] = f"Basic {b64encode(secret.encode()).decode()}"
     try:
-        connection = kind(url.hostname or "", url.port, timeout=_TIMEOUT_S)
-        path = quote(target, safe="/?&=%+:,~")
-        status, body = get_bounded(connection, path, headers, most=most)
-    except (OSError, ValueError, HTTPException) as error:
-        raise FlowSourceError(
-            f"no {what} answers at {_show(url, '')}: {error}",
-            "check the address, and that the port can be reached from here",
-            code=ExitCode.UNREACHABLE,
-        ) from error
-    if len(body) > most:
-        raise FlowSourceError(f"{_show(url, '')} answers more than {most:,} bytes")
-    # NB: Prometheus describes a bad query in the body of an answer 400 or 422.
-    if status != _OK and not (what == "Prometheus" and body.startswith(b"{")):
-        raise FlowSourceError(
-            f"{_show(url, target.partition('?')[0])} answers status {status}, so it is no {what}",
-            code=ExitCode.UNREACHABLE,
-        )
-    return body
+        return get_page(url, target, what=what, most=most)
+    except HttpPageError as error:
+        code = ExitCode.UNREACHABLE if error.is_unreachable else ExitCode.BAD_INPUT
+        raise FlowSourceError(str(error), error.fix, code=code) from error
 
 
-def get_bounded(
-    connection: HTTPConnection, target: str, headers: Mapping[str, str], *, most: int
-) -> tuple[int, bytes]:
-    """Return status and body of an answer; a body of more than `most` bytes is cut behind them.
+def _split(source: str) -> SplitResult:
+    from keepclose.system.bounded_http import HttpPageError, split_url
 
-    Raises OSError, ValueError and HTTPException; TimeoutError if the whole exchange takes too long.
-    """
-    from socket import SHUT_RDWR, socket
-
-    from keepclose.system.threads import call_within
-
-    # NB: http.client lets go of the socket when the server announces that it will close it.
-    sockets: list[socket] = []
-
-    def exchange() -> tuple[int, bytes]:
-        try:
-            connection.connect()
-            sockets.append(connection.sock)
-            connection.request("GET", target, headers=dict(headers))
-            body = bytearray()
-            with connection.getresponse() as answer:
-                while len(body) <= most and (chunk := answer.read1(_CHUNK)):
-                    body += chunk
-            return answer.status, bytes(body)
-        finally:
-            connection.close()
-
-    def stop() -> None:
-        for opened in sockets:
-            opened.shutdown(SHUT_RDWR)
-
-    return call_within(_EXCHANGE_S, exchange, stop)
-
-
-def _show(url: SplitResult, path: str) -> str:
-    """Return an address without user and password."""
-    host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
-    return f"{url.scheme}://{host}{f':{url.port}' if url.port else ''}{path.rstrip('/')}"
+    try:
+        return split_url(source)
+    except HttpPageError as error:
+        raise FlowSourceError(str(error), error.fix) from error

@@ -76,6 +76,13 @@ def up(
         bool,
         typer.Option("--flows", help="Count all traffic on every node, for keepclose flows top."),
     ] = False,
+    demand: Annotated[
+        bool,
+        typer.Option(
+            "--demand",
+            help="Balance by the demand that flow agents count, not by CPU; implies --flows.",
+        ),
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return as soon as the cluster is ready.")
     ] = False,
@@ -102,7 +109,8 @@ def up(
     settings = replace(
         settings,
         locate=lambda index, field: _place(*raw_objects[index], field),
-        counts_flows=flows,
+        counts_flows=flows or demand,
+        measures_demand=demand,
     )
     if not manifest:
         # The demo goes into an empty store only: the user may have changed or deleted its objects.
@@ -219,9 +227,9 @@ def _show_ready(state: ClusterState, settings: ClusterSettings, *, detached: boo
     width = max(map(len, commands))
     lines = [
         "",
+        *(f"{command:<{width}}  # {what}" for command, what in commands.items()),
         f"export KUBECONFIG={shell_quote(Path(state.kubeconfig))}",
         f"kubectl get nodes -L topology.kubernetes.io/zone{_kubectl_hint()}",
-        *(f"{command:<{width}}  # {what}" for command, what in commands.items()),
         "",
         f"{f'{program} down{where}' if detached else 'Ctrl-C'} stops it and {left}.",
     ]

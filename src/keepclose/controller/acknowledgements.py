@@ -10,6 +10,9 @@ level, or the last one starts to.
 A change of the message alone waits for a tick, and each tick requeues a bounded number of Services.
 A node that joins does not revoke the condition at once, which would write every Service twice; one
 that has not answered after some ticks does.
+
+The ledger also knows which nodes follow a level. A node whose acknowledgement stays behind does
+not: its object may outlive the proxy that wrote it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from typing import Final
+
+from msgspec.structs import replace
 
 from keepclose.model.acknowledgements import (
     HintLevel,
@@ -30,6 +35,7 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
+from keepclose.model.zone_weights import hold_weights
 from keepclose.reconcile.caches import Caches
 from keepclose.routing.conditions import (
     MAX_NAMED_NODES,
@@ -44,9 +50,10 @@ from keepclose.slices.settings import PlannerSettings
 
 TICK_S: Final = 5.0
 """How often the owner of a ledger must call `tick`."""
-# Ticks after which messages name the nodes that a Service waits for, and those that joined silent.
 _NAME_AFTER_TICKS: Final = 6
-_JOIN_GRACE_TICKS: Final = 12
+"""Ticks after which messages name the nodes that a Service waits for."""
+ANSWER_TICKS: Final = 12
+"""Ticks in which a node must answer, after it joined or a slice has changed."""
 _MAX_A_TICK: Final = 50
 # No node can acknowledge a version that is not a number.
 _NEVER: Final = 2**70
@@ -115,6 +122,14 @@ class AcknowledgementLedger:
         self._unable = {level: NodeGroup() for level in HintLevel}
         """Ready nodes that do not follow hints of a level."""
         self._joined: dict[str, int] = {}
+        self._known: set[str] = set()
+        """Nodes that have been ready."""
+        self._new: set[str] = set()
+        """Nodes that became ready for the first time and need not have answered yet."""
+        self._behind: dict[str, int] = {}
+        """The tick since which a node has not acknowledged what Services wait for."""
+        self._lagging: set[str] = set()
+        self._on_follower: Callable[[str], None] = lambda _: None
         self._tick = 0
         self._since: dict[NamespacedName, int] = {}
         self._outdated: dict[NamespacedName, None] = {}
@@ -130,18 +145,28 @@ class AcknowledgementLedger:
     def on_node(self, old: Node | None, new: Node | None) -> None:
         """Count a node that became ready; stop counting one that is no longer ready."""
         node = old if new is None else new
-        was_ready = old is not None and old.is_ready
-        is_ready = new is not None and new.is_ready
-        if node is None or was_ready == is_ready:
+        if node is None:
             return
         name = node.name
+        if new is None:
+            self._known.discard(name)
+        was_ready = old is not None and old.is_ready
+        is_ready = new is not None and new.is_ready
+        if was_ready == is_ready:
+            return
         if is_ready:
             self._ready.add(name)
             self._joined[name] = self._tick
+            # NB: the nodes that are there when the controller starts have had their time.
+            if self._tick and name not in self._known and not self._has_answered(name):
+                self._new.add(name)
+            self._known.add(name)
             insort(self._marks, self._mark(name))
         else:
             self._ready.discard(name)
             self._joined.pop(name, None)
+            self._new.discard(name)
+            self._behind.pop(name, None)
             self._marks.pop(bisect_left(self._marks, self._mark(name)))
         answer = self._answers.get(name)
         if answer is not None:
@@ -159,6 +184,12 @@ class AcknowledgementLedger:
         had_any = bool(self._answers)
         before = self._replace(named.node, after)
         self._regroup(named.node)
+        if before != after:
+            self._behind.pop(named.node, None)
+            self._lagging.discard(named.node)
+            if before is not None or self._has_answered(named.node):
+                self._new.discard(named.node)
+            self._on_follower(named.node)
         if had_any != bool(self._answers):
             self._requeue(tuple(self._levels))
             return
@@ -166,6 +197,21 @@ class AcknowledgementLedger:
         refused_after = set() if after is None else set(after.exceptions.items())
         self._requeue({service for service, _ in refused_before ^ refused_after})
         self._release_acknowledged()
+
+    def subscribe_followers(self, on_follower: Callable[[str], None]) -> None:
+        """Call the function with each node that may have begun or stopped to follow a level."""
+        self._on_follower = on_follower
+
+    def follows(self, node: str, level: HintLevel) -> bool:
+        """Return whether a ready node follows the level; an unknown node follows none.
+
+        A node that is new has some time to answer, because its proxy starts after it is ready. One
+        that has not answered in that time, or no longer acknowledges what changes, follows none.
+        """
+        answer = self._answers.get(node)
+        if answer is None or not self._has_answered(node):
+            return node in self._new
+        return level in answer.honors and node not in self._lagging
 
     def on_service(self, old: Service | None, new: Service | None) -> None:
         """Forget a Service that was deleted."""
@@ -236,13 +282,36 @@ class AcknowledgementLedger:
             if self._tick - since == _NAME_AFTER_TICKS:
                 self._outdated[service] = None
         for name, since in list(self._joined.items()):
-            if self._tick - since >= _JOIN_GRACE_TICKS:
+            if self._tick - since >= ANSWER_TICKS:
                 del self._joined[name]
                 if name in self._silent:
                     self._outdated.update(dict.fromkeys(self._levels))
+                if name in self._new:
+                    self._new.discard(name)
+                    self._on_follower(name)
+        self._note_lagging()
         for service in list(self._outdated)[:_MAX_A_TICK]:
             del self._outdated[service]
             self._on_due(service)
+
+    def _note_lagging(self) -> None:
+        """Stop counting on nodes that have acknowledged nothing for long, though slices changed."""
+        awaited = max(self._pending.values(), default=0)
+        if not self._marks or self._marks[0] >= awaited:
+            self._behind.clear()
+            return
+        for name in self._ready:
+            if self._mark(name) >= awaited:
+                self._behind.pop(name, None)
+                continue
+            since = self._behind.setdefault(name, self._tick)
+            if self._tick - since >= ANSWER_TICKS and name not in self._lagging:
+                self._lagging.add(name)
+                self._on_follower(name)
+
+    def _has_answered(self, node: str) -> bool:
+        answer = self._answers.get(node)
+        return answer is not None and bool(answer.version or answer.honors)
 
     def _mark(self, node: str) -> int:
         answer = self._answers.get(node)
@@ -261,8 +330,7 @@ class AcknowledgementLedger:
         """Put a node into its groups, and requeue the Services whose condition may change."""
         answer = self._answers.get(node)
         is_ready = node in self._ready
-        has_spoken = answer is not None and bool(answer.version or answer.honors)
-        if self._silent.put(node, belongs=is_ready and not has_spoken):
+        if self._silent.put(node, belongs=is_ready and not self._has_answered(node)):
             self._outdated.update(dict.fromkeys(self._pending))
         for level, group in self._unable.items():
             was_any, before = bool(len(group)), str(group.sample)
@@ -361,6 +429,8 @@ class HonoredConditions:
         facts = self._facts_of(key)
         levels = frozenset[HintLevel]().union(*(facts(item).levels for item in slices))
         acknowledgements = self.ledger.evaluate(key, newest_version(slices), levels)
+        if acknowledgements is not None and hold_weights(slices):
+            acknowledgements = replace(acknowledgements, has_weights=True)
         return add_honored(conditions, acknowledgements, prefix=prefix)
 
 

@@ -17,6 +17,10 @@ import structlog
 
 from keepclose.controller.mirroring import MirroringPart
 from keepclose.controller.parts import Part, ServicePart
+from keepclose.demand.opening import open_demand
+from keepclose.demand.reader import DEMAND_PAUSE_S, DemandReader
+from keepclose.demand.settings import DemandOptions
+from keepclose.demand.sources import ReadPages
 from keepclose.heuristics.process import close_heuristics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
@@ -31,7 +35,7 @@ from keepclose.reconcile.settings import (
     ControllerSettings,
     defer_answers,
 )
-from keepclose.runtime.program import Parts
+from keepclose.runtime.program import Parts, keep_running
 from keepclose.slices.service_planner import ServicePlan
 
 _log = structlog.get_logger(__name__)
@@ -56,8 +60,14 @@ class Controller:
         mirroring_recorder: EventRecorder | None = None,
         random: Random | None = None,
         before_sync: BeforeSync | None = None,
+        demand: DemandOptions | None = None,
+        read_pages: ReadPages | None = None,
     ) -> None:
-        """Wire the parts; `before_sync` is awaited after the caches are full, before any sync."""
+        """Wire the parts; `before_sync` is awaited after the caches are full, before any sync.
+
+        With `demand` heuristics plan with measured shares. `read_pages` reads flow agents that
+        the options do not reach. Raises ConfigError for an address that cannot work.
+        """
         self._settings = settings = defer_answers(settings)
         self._clock = clock
         self._before_sync = before_sync
@@ -86,6 +96,16 @@ class Controller:
             publisher=publisher or RecordingEventPublisher(recorder),
             observer=observer,
         )
+        self.demand: DemandReader | None = None
+        if demand is not None:
+            self.demand = open_demand(
+                demand,
+                client,
+                clock=clock,
+                cluster=lambda: self.services.planners.nodes.cluster,
+                read_pages=read_pages,
+            )
+            self.services.planners.demand = self.demand.store
         self.parts: list[Part] = [self.services]
         if settings.mirrors:
             self.parts.append(self._new_mirroring(client, publisher, observer))
@@ -128,6 +148,8 @@ class Controller:
         background += [self._recorder.run(), self._mirroring_recorder.run()]
         background += [self.services.resync(self._random), self.services.tick()]
         background += [self._begin(), self._recheck_dropped_fields()]
+        if self.demand is not None:
+            background.append(self._measure_demand(self.demand))
         parts = Parts(background)
         try:
             await parts.until_ended()
@@ -146,10 +168,22 @@ class Controller:
             await reflector.synced.wait()
         if self._before_sync is not None:
             await self._before_sync(self.caches)
+        if self.demand is not None:
+            await self.demand.wait_for_first()
         for part in self.parts:
             part.workers.start()
         self.synced.set()
         _log.info("caches are complete", services=len(self.caches.services))
+
+    async def _measure_demand(self, demand: DemandReader) -> None:
+        # NB: the zones of agents and series are those of the nodes.
+        for reflector in self.reflectors:
+            await reflector.synced.wait()
+        await keep_running(
+            lambda: demand.run(self.services.queue.add),
+            what="measured demand",
+            after_s=DEMAND_PAUSE_S,
+        )
 
     def _on_recovery(self) -> None:
         self._server_changed.set()

@@ -17,6 +17,7 @@ from keepclose.kube.cache import Cache
 from keepclose.kube.errors import NotFound
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
+from keepclose.model.well_known import ZONE_WEIGHTS_ANNOTATION
 from keepclose.slices.changes import is_managed_by, service_of
 
 _DELETED: Final = -1
@@ -43,8 +44,9 @@ class OwnWrites:
         self._on_awaited = on_awaited
         self._generations: dict[NamespacedName, dict[str, int]] = {}
         """The newest known generation of each slice by uid."""
-        self._deferred: dict[NamespacedName, set[NamespacedName]] = {}
-        """The slices with events during the writes of their Service."""
+        self._deferred: dict[NamespacedName, dict[NamespacedName, bool]] = {}
+        """The slices with events during the writes of their Service, and whether the weights of
+        one have changed since it was written."""
         self._awaiting: set[NamespacedName] = set()
 
     def is_cache_behind(self, service: NamespacedName, slices: Iterable[EndpointSlice]) -> bool:
@@ -69,12 +71,18 @@ class OwnWrites:
     @contextmanager
     def writing(self, service: NamespacedName) -> Iterator[None]:
         """Judge events of the Service's slices after the block, when its writes are answered."""
-        self._deferred[service] = set()
+        self._deferred[service] = {}
         try:
             yield
         finally:
-            slices = [self._cache.get(key) for key in self._deferred.pop(service)]
-            if any(item is not None and self._is_foreign(item) for item in slices):
+            slices = [
+                (self._cache.get(key), has_other_weights)
+                for key, has_other_weights in self._deferred.pop(service).items()
+            ]
+            if any(
+                item is not None and (has_other_weights or self._is_foreign(item))
+                for item, has_other_weights in slices
+            ):
                 self._on_foreign(service)
 
     def record(self, stored: EndpointSlice) -> None:
@@ -82,6 +90,9 @@ class OwnWrites:
         # NB: before the cache, so that its event is recognised as an own write.
         self._set_generation(stored, stored.metadata.generation)
         self._cache.put(stored)
+        deferred = self._deferred.get(stored.service_key, {})
+        if stored.metadata.key in deferred:
+            deferred[stored.metadata.key] = False
         if self._has_left(stored, self._cache.get(stored.metadata.key)):
             # NB: the deletion event came before this answer, and no other event will follow.
             self._drop(stored)
@@ -138,15 +149,20 @@ class OwnWrites:
             if is_moved or was_managed or self._is_managed(new):
                 return _services_of(old, new)
             return frozenset()
+        # NB: changes of annotations and owner references do not raise the generation.
+        has_other_weights = (
+            old is not None and self._is_managed(new) and _weights_of(old) != _weights_of(new)
+        )
         deferred = self._deferred.get(new.service_key)
         if deferred is not None:
-            deferred.add(new.metadata.key)
+            key = new.metadata.key
+            deferred[key] = has_other_weights or deferred.get(key, False)
             return frozenset()
-        # NB: a change of owner references does not raise the generation.
         has_other_owner = (
             old is not None and old.metadata.owner_references != new.metadata.owner_references
         )
-        if self._is_foreign(new) or (has_other_owner and self._is_managed(new)):
+        is_changed = has_other_weights or (has_other_owner and self._is_managed(new))
+        if is_changed or self._is_foreign(new):
             return _services_of(new)
         return frozenset()
 
@@ -179,6 +195,10 @@ class OwnWrites:
         """Forget a slice; return its generation, None for an unknown slice."""
         generations = self._generations.get(endpoint_slice.service_key, {})
         return generations.pop(endpoint_slice.metadata.uid, None)
+
+
+def _weights_of(endpoint_slice: EndpointSlice) -> str | None:
+    return endpoint_slice.metadata.annotations.get(ZONE_WEIGHTS_ANNOTATION)
 
 
 def _services_of(*slices: EndpointSlice) -> frozenset[NamespacedName]:

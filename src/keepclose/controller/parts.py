@@ -15,6 +15,7 @@ from keepclose.controller.acknowledgements import TICK_S, HonoredConditions
 from keepclose.controller.event_handlers import EventHandlers, PodLatencies
 from keepclose.controller.reconciler import Reconciler, ServiceReports
 from keepclose.controller.service_planners import ServicePlanners
+from keepclose.controller.weight_followers import WeightFollowers
 from keepclose.controller.writes import SliceWriter
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
@@ -118,6 +119,9 @@ class ServicePart(Part):
         self.honored = HonoredConditions(
             caches, settings=settings.plan, facts_of=self.planners.facts_of, on_due=queue.add
         )
+        self._weight_followers = WeightFollowers(
+            self.honored.ledger, on_change=self._on_weighted_zones
+        )
         self._conditions = self._new_condition_writer(client)
         self._reconciler = self._new_reconciler(publisher, observer)
         observer.watch_queue(CONTROLLER_QUEUE, queue)
@@ -159,6 +163,7 @@ class ServicePart(Part):
         self._event_handlers.subscribe()
         if self._settings.writes_conditions:
             self.honored.subscribe()
+            self._weight_followers.subscribe(self._caches)
 
     def explain(self, key: NamespacedName) -> ServicePlan | None:
         """Return the plan that a sync of the Service would compute now; None without one."""
@@ -179,6 +184,12 @@ class ServicePart(Part):
         while self._settings.writes_conditions:
             await self._clock.sleep(TICK_S)
             self.honored.ledger.tick()
+            self._weight_followers.tick()
+
+    def _on_weighted_zones(self, zones: frozenset[str]) -> None:
+        self.planners.nodes.set_weighted_zones(zones)
+        for key in self.planners.by_weights:
+            self.queue.add(key)
 
     async def resync(self, random: Random) -> None:
         """Resync every Service about twice a day, in case an event was missed."""

@@ -17,6 +17,9 @@ from uuid import uuid4
 from keepclose.controller.controller import Controller
 from keepclose.controller.metrics import ControllerMetrics
 from keepclose.controller.other_controllers import refuse_other_controller
+from keepclose.demand.reader import DemandMetrics
+from keepclose.demand.settings import DemandOptions
+from keepclose.demand.sources import ReadPages
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.connection import ConnectionSettings, connect
@@ -54,6 +57,8 @@ def run_controller(
     leader_elect: bool,
     is_forced: bool = False,
     listening: ListenAddress | None = None,
+    demand: DemandOptions | None = None,
+    read_pages: ReadPages | None = None,
     on_ready: OnReady = ignore_ready,
 ) -> None:
     """Run a controller until SIGTERM or SIGINT; call `on_ready` once with the address of its pages.
@@ -68,6 +73,8 @@ def run_controller(
         is_forced=is_forced,
         clock=SystemClock(),
         listening=listening,
+        demand=demand,
+        read_pages=read_pages,
         on_ready=on_ready,
     )
     run_program(work, loop_factory=find_loop_factory())
@@ -81,6 +88,8 @@ async def serve_controller(
     is_forced: bool = False,
     clock: Clock,
     listening: ListenAddress | None = None,
+    demand: DemandOptions | None = None,
+    read_pages: ReadPages | None = None,
     on_ready: OnReady = ignore_ready,
 ) -> None:
     """Run a controller until cancelled, with `leader_elect` only while it holds the lease."""
@@ -101,12 +110,16 @@ async def serve_controller(
             recorder=recorder,
             mirroring_recorder=mirroring_recorder,
             observer=metrics,
+            demand=demand,
+            read_pages=read_pages,
             before_sync=None
             if is_forced
             else partial(
                 refuse_other_controller, client, managed_by=settings.plan.managed_by, clock=clock
             ),
         )
+        if controller.demand is not None:
+            DemandMetrics(metrics.registry, controller.demand)
         pages = controller_pages(
             metrics=metrics.page,
             is_ready=controller.synced.is_set,

@@ -137,6 +137,7 @@ class ServiceReports:
                 dropped=dropped,
                 heuristic_failed="" if plan.failure is None else plan.failure.message,
                 other_writer=other_writer,
+                shares=plan.shares,
                 facts=self._planners.facts_of(key),
             )
         await self._write_status(current, desired, outcome)

@@ -8,7 +8,7 @@ caches.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from keepclose.heuristics.process import fetch_answers
 from keepclose.model.meta import NamespacedName
@@ -18,9 +18,14 @@ from keepclose.model.workload import Pod
 from keepclose.reconcile.caches import Caches, NodeFacts, depends_on_shares
 from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hint_facts import FactsOf, slice_facts
+from keepclose.routing.strategy import StrategyName, choose_strategy
+from keepclose.routing.traffic_shares import Shares
 from keepclose.slices.changes import TriggerTimeTracker, has_same_spec, is_managed_by
 from keepclose.slices.service_planner import ServicePlan, ServicePlanner, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
+
+if TYPE_CHECKING:
+    from keepclose.demand.store import DemandStore
 
 
 class _Refreshed(NamedTuple):
@@ -53,6 +58,8 @@ class ServicePlanners:
 
     def __init__(self, caches: Caches, settings: PlannerSettings) -> None:
         self._caches = caches
+        self.demand: DemandStore | None = None
+        """The measured demand of Services; None if CPU counts for all."""
         self._settings = settings
         self._entries: dict[NamespacedName, _Entry] = {}
         self._triggers = TriggerTimeTracker()
@@ -61,6 +68,8 @@ class ServicePlanners:
         self.nodes = NodeFacts(caches.nodes)
         self.by_shares: set[NamespacedName] = set()
         """Services to sync when the CPU shares of zones change."""
+        self.by_weights: set[NamespacedName] = set()
+        """Services to sync when nodes begin or cease to follow weights."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -90,11 +99,14 @@ class ServicePlanners:
         """Drop a Service that needs no plan."""
         self.drop(key)
         self.by_shares.discard(key)
+        self.by_weights.discard(key)
 
     def forget(self, key: NamespacedName) -> None:
         """Drop everything about a Service that was deleted."""
         self.release(key)
         self._answers.pop(key, None)
+        if self.demand is not None:
+            self.demand.forget(key)
         self._triggers.delete_service(key)
 
     async def plan(self, service: Service) -> ServicePlan:
@@ -102,7 +114,9 @@ class ServicePlanners:
         key = service.key
         refreshed = self._refresh(service, self.nodes.cluster)
         trigger_time = self._trigger_time(service, refreshed)
-        plan = refreshed.planner.plan(trigger_time=trigger_time)
+        # NB: the same for both plans, because the answers of a heuristic are those to its shares.
+        shares = self._shares_of(service)
+        plan = refreshed.planner.plan(trigger_time=trigger_time, shares=shares)
         self._answers.pop(key, None)
         if plan.questions:
             # NB: changes that come meanwhile requeue the Service, and only its next sync passes
@@ -110,11 +124,15 @@ class ServicePlanners:
             heuristics = self._settings.heuristics
             answers = await fetch_answers(heuristics, plan.strategy.value, plan.questions)
             self._answers[key] = answers
-            plan = refreshed.planner.plan(trigger_time=trigger_time, answers=answers)
+            plan = refreshed.planner.plan(trigger_time=trigger_time, answers=answers, shares=shares)
         if depends_on_shares(plan.strategy, service.metadata.annotations, settings=self._settings):
             self.by_shares.add(key)
         else:
             self.by_shares.discard(key)
+        if plan.has_weights:
+            self.by_weights.add(key)
+        else:
+            self.by_weights.discard(key)
         return plan
 
     def explain(self, service: Service) -> ServicePlan:
@@ -127,7 +145,23 @@ class ServicePlanners:
             cluster=self.nodes.cluster,
             settings=self._settings,
             answers=self._answers.get(service.key, ()),
+            shares=self._shares_of(service),
         )
+
+    def _shares_of(self, service: Service) -> Shares | None:
+        """Return the shares by measured demand; None where it is not measured or does not count."""
+        if self.demand is None:
+            return None
+        strategy = choose_strategy(
+            service,
+            gates=self._settings.gates,
+            default_subsetting=self._settings.subsets.default,
+            heuristics=self._settings.heuristics,
+        )
+        if strategy.name is not StrategyName.CUSTOM:
+            self.demand.forget(service.key)
+            return None
+        return self.demand.shares_of(service)
 
     def _trigger_time(self, service: Service, refreshed: _Refreshed) -> str:
         if refreshed.is_new:

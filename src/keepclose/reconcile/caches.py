@@ -155,6 +155,12 @@ class NodeFacts:
     def __init__(self, nodes: Cache[Node]) -> None:
         self._nodes = nodes
         self._cluster: ClusterNodes | None = None
+        self._weighted_zones: frozenset[str] = frozenset()
+
+    def set_weighted_zones(self, zones: frozenset[str]) -> None:
+        """Set the zones in which all nodes follow weights."""
+        self._weighted_zones = zones
+        self._cluster = None
 
     def invalidate(self) -> None:
         """Compute the cluster again on the next access."""
@@ -164,7 +170,7 @@ class NodeFacts:
     def cluster(self) -> ClusterNodes:
         """The present cluster; the same object until a relevant change."""
         if self._cluster is None:
-            self._cluster = ClusterNodes.of(self._nodes.all())
+            self._cluster = ClusterNodes.of(self._nodes.all(), weighted_zones=self._weighted_zones)
         return self._cluster
 
 

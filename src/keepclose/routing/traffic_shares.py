@@ -8,8 +8,9 @@ and counts nodes instead of CPU. Neither ever guesses a zone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import quote
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,9 @@ from keepclose.model.well_known import REGION_LABEL, ZONE_LABEL
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
 
+BY_CPU: Final = "cpu"
+BY_NODES: Final = "nodes"
+"""The basis of shares where a node reports no CPU: the number of nodes."""
 NAMED_NODES = 5
 """How many nodes are named; of the others only the number is reported."""
 
@@ -38,6 +42,16 @@ class Shares(msgspec.Struct, frozen=True):
 
     by_zone: dict[str, float]
     reasons: tuple[Reason, ...] = ()
+    basis: str = BY_CPU
+    """What the shares come from."""
+
+
+class ZoneNodes(msgspec.Struct, frozen=True):
+    """The nodes of a zone that are expected to send traffic."""
+
+    ready: int
+    cpu_millis: int
+    """Their allocatable CPU in all, in thousandths; nodes that report none add none."""
 
 
 def cpu_ratios(nodes: Iterable[Node]) -> CpuRatios:
@@ -108,7 +122,18 @@ def _share_traffic(
     for node, cpu in placed:
         place = place_of(node)
         by_place[place] = by_place.get(place, 0) + (1 if unknown else cpu or 0)
-    return Shares(_divide(by_place), tuple(reasons))
+    return Shares(_divide(by_place), tuple(reasons), BY_NODES if unknown else BY_CPU)
+
+
+def count_zone_nodes(nodes: Iterable[Node]) -> dict[str, ZoneNodes]:
+    """Return the nodes that count for the shares, by zone in order; nodes without a zone do not."""
+    ready: dict[str, int] = {}
+    cpu: dict[str, int] = {}
+    for node in considered_nodes(nodes):
+        if node.zone:
+            ready[node.zone] = ready.get(node.zone, 0) + 1
+            cpu[node.zone] = cpu.get(node.zone, 0) + (_cpu_of(node) or 0)
+    return {zone: ZoneNodes(ready[zone], cpu[zone]) for zone in sorted(ready)}
 
 
 def considered_nodes(nodes: Iterable[Node]) -> list[Node]:
@@ -123,9 +148,16 @@ def _cpu_of(node: Node) -> int | None:
     return cpu if cpu is not None and cpu > 0 else None
 
 
-def _divide(by_zone: dict[str, int]) -> dict[str, float]:
-    total = sum(by_zone.values())
-    return {zone: by_zone[zone] / total for zone in sorted(by_zone)}
+def divide_shares(values: Sequence[float]) -> list[float]:
+    """Return the part of each value in their sum; without a positive value all parts are 0."""
+    positive = [max(0.0, value) for value in values]
+    whole = sum(positive) or 1.0
+    return [value / whole for value in positive]
+
+
+def _divide(by_zone: Mapping[str, float]) -> dict[str, float]:
+    zones = sorted(by_zone)
+    return dict(zip(zones, divide_shares([by_zone[zone] for zone in zones]), strict=True))
 
 
 def _node_reasons(

@@ -93,6 +93,18 @@ async def open_in_thread(make: Callable[[], _T], release: Callable[[_T], object]
         raise
 
 
+async def ask_in_thread(question: Callable[[], _T]) -> _T:
+    """Return the result of a call in a worker thread; raise what it raises.
+
+    A cancelled caller does not wait: the call goes on to its end, and its result is dropped.
+    """
+    return await open_in_thread(question, _drop)
+
+
+def _drop(_result: object) -> None:
+    """Drop a result that came too late and holds no resources."""
+
+
 async def finish_in_thread(work: Callable[[], _T]) -> _T:
     """Return the result of a call in a worker thread; a cancellation is raised after its end.
 

@@ -31,6 +31,8 @@ from keepclose.model.well_known import TRIGGER_TIME_ANNOTATION
 from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hint_facts import SliceFacts
 from keepclose.routing.node_level import EndpointOwner
+from keepclose.routing.strategy import Strategy
+from keepclose.routing.traffic_shares import Shares
 from keepclose.runtime.pages import PageServer, add_health_pages
 from keepclose.slices.changes import is_managed_by
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
@@ -74,6 +76,10 @@ class ClusterView(Protocol):
 
     def slices(self, key: NamespacedName) -> Sequence[EndpointSlice]:
         """Return the slices of a Service that the built-in controller manages."""
+        ...
+
+    def shares(self, service: Service, strategy: Strategy) -> Shares | None:
+        """Return the shares of a Service by measured demand; None where it does not count."""
         ...
 
     def owners(self, slices: Sequence[EndpointSlice]) -> Sequence[EndpointOwner]:
@@ -210,6 +216,7 @@ def answer_admission(
         facts=facts_of,
         address_type=incoming.address_type,
         answers=answers,
+        shares=view.shares(service, scope.strategy),
     )
     if hinted.questions:
         return AdmissionAnswer(

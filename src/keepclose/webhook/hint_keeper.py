@@ -177,6 +177,10 @@ class HintKeeper:
             for key in self._tracked.ours:
                 self._add(key, 0.0)
 
+    def on_demand(self, key: NamespacedName) -> None:
+        """Queue a Service whose measured shares changed."""
+        self._add(key, 0.0)
+
     async def sync(self, key: NamespacedName) -> Result:
         """Reconcile the hints and conditions of a Service."""
         service = self._view.service(key)
@@ -189,6 +193,8 @@ class HintKeeper:
             return Result.SUCCESS
         scope = decide_scope(service, self._settings.plan)
         self._answers.pop(key, None)
+        if self._view.demand is not None and not scope.is_ours:
+            self._view.demand.forget(key)
         hinted = self._rehint(service, scope)
         if hinted is not None and hinted.questions:
             heuristics = self._settings.plan.heuristics
@@ -262,6 +268,7 @@ class HintKeeper:
             owners=self._view.owners,
             facts=self._view.facts,
             answers=self._answers.get(service.key, ()),
+            shares=self._view.shares(service, strategy),
         )
 
     def _is_lost(self, old: EndpointSlice, new: EndpointSlice) -> bool:
@@ -336,6 +343,7 @@ class HintKeeper:
             prefix=self._settings.plan.condition_prefix,
             dropped=dropped,
             heuristic_failed=hinted.failure.message if hinted and hinted.failure else "",
+            shares=None if hinted is None else hinted.shares,
             facts=self._view.facts,
         )
 
@@ -345,6 +353,8 @@ class HintKeeper:
 
     def _forget(self, key: NamespacedName) -> None:
         self._tracked.update(key, None, is_leading=False)
+        if self._view.demand is not None:
+            self._view.demand.forget(key)
         self._backoff.forget(key)
         self._reported.pop(key, None)
         self._warned.pop(key, None)

@@ -16,6 +16,9 @@ from uuid import uuid4
 import structlog
 from msgspec.structs import replace
 
+from keepclose.demand.opening import open_demand
+from keepclose.demand.reader import DEMAND_PAUSE_S, DemandMetrics, DemandReader
+from keepclose.demand.settings import DemandOptions
 from keepclose.heuristics.process import close_heuristics
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
@@ -27,7 +30,14 @@ from keepclose.kube.transport.retries import Retries
 from keepclose.reconcile.instrumentation import describe_plan
 from keepclose.reconcile.settings import ControllerSettings, defer_answers
 from keepclose.runtime.pages import ListenAddress, controller_pages
-from keepclose.runtime.program import OnReady, Parts, ReadyMessage, beside, run_program
+from keepclose.runtime.program import (
+    OnReady,
+    Parts,
+    ReadyMessage,
+    beside,
+    keep_running,
+    run_program,
+)
 from keepclose.webhook.admission import Webhook
 from keepclose.webhook.hint_keeper import HintKeeper
 from keepclose.webhook.metrics import WebhookMetrics
@@ -61,6 +71,7 @@ class WebhookProcess:
         *,
         clock: Clock,
         leader_elect: bool,
+        demand: DemandOptions | None = None,
     ) -> None:
         # Beside another controller, conditions need a type prefix of their own.
         plan = replace(settings.plan, condition_prefix=CONDITION_PREFIX)
@@ -79,6 +90,13 @@ class WebhookProcess:
         self.metrics = WebhookMetrics()
         self.view = HintView(settings.plan)
         self.reflectors = self.view.reflectors(client, clock=clock)
+        self.demand: DemandReader | None = None
+        if demand is not None:
+            self.demand = open_demand(
+                demand, client, clock=clock, cluster=lambda: self.view.cluster
+            )
+            self.view.demand = self.demand.store
+            DemandMetrics(self.metrics.registry, self.demand)
         self.keeper = HintKeeper(
             client,
             self.view,
@@ -126,8 +144,17 @@ class WebhookProcess:
         _log.info("caches are complete", services=len(self.view.caches.services))
         if self._settings.registers:
             await self._retry(self._registration.ensure)
-        async with beside(self._watch_certificate_files(pair)):
+        async with beside(self._watch_certificate_files(pair)), beside(self._measure_demand()):
+            if self.demand is not None:
+                await self.demand.wait_for_first()
             await self._lead()
+
+    async def _measure_demand(self) -> None:
+        if self.demand is not None:
+            demand, on_changed = self.demand, self.keeper.on_demand
+            await keep_running(
+                lambda: demand.run(on_changed), what="measured demand", after_s=DEMAND_PAUSE_S
+            )
 
     async def _lead(self) -> None:
         async def work() -> None:
@@ -198,6 +225,7 @@ def run_webhook(
     *,
     leader_elect: bool,
     listening: ListenAddress | None = None,
+    demand: DemandOptions | None = None,
     on_ready: OnReady,
 ) -> None:
     """Run a webhook until SIGTERM or SIGINT; call `on_ready` once with its address.
@@ -211,6 +239,7 @@ def run_webhook(
         leader_elect=leader_elect,
         clock=SystemClock(),
         listening=listening,
+        demand=demand,
         on_ready=on_ready,
     )
     run_program(work)
@@ -224,11 +253,14 @@ async def serve_webhook(
     leader_elect: bool,
     clock: Clock,
     listening: ListenAddress | None = None,
+    demand: DemandOptions | None = None,
     on_ready: OnReady,
 ) -> None:
     """Run a webhook until cancelled."""
     async with connect(connection, clock=clock, retries=_NO_RETRIES) as client:
-        process = WebhookProcess(client, settings, webhook, clock=clock, leader_elect=leader_elect)
+        process = WebhookProcess(
+            client, settings, webhook, clock=clock, leader_elect=leader_elect, demand=demand
+        )
         pages = controller_pages(
             metrics=process.metrics.page,
             is_ready=process.synced.is_set,

@@ -20,6 +20,7 @@ from keepclose.routing.hints import SliceSet
 from keepclose.routing.node_level import EndpointOwner
 from keepclose.routing.reasons import Reason
 from keepclose.routing.strategy import Strategy
+from keepclose.routing.traffic_shares import Shares
 from keepclose.slices.hinting import apply_overlay, decide_overlay, hint_slices
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
@@ -39,6 +40,8 @@ class Rehinting(msgspec.Struct, frozen=True):
     reasons: tuple[Reason, ...]
     failure: HeuristicFailure | None = None
     """The failure of the custom heuristic of the Service."""
+    shares: Shares | None = None
+    """The shares by measured demand that a custom heuristic got."""
     questions: tuple[ZoneDemand, ...] = ()
     """What a deferred heuristic must answer before the hints are final."""
 
@@ -54,11 +57,12 @@ def rehint(
     facts: FactsOf = slice_facts,
     address_type: str = "",
     answers: Sequence[tuple[ZoneDemand, HeuristicAnswer]] = (),
+    shares: Shares | None = None,
 ) -> Rehinting:
     """Return the slices of a Service with the hints of its mechanism; total.
 
     With an address type the result has only slices of that type. `answers` are those to the
-    questions of an earlier result.
+    questions of an earlier result, `shares` those of the Service by measured demand.
     """
     present = sorted(slices, key=lambda endpoint_slice: endpoint_slice.metadata.name)
     overlay = decide_overlay(
@@ -91,6 +95,8 @@ def rehint(
             populated=True,
             facts=facts,
             answers=answers,
+            writes_weights=False,
+            shares=shares,
         )
         hinted.extend(hinting.slices.all)
         changed.extend(hinting.slices.update)
@@ -106,6 +112,7 @@ def rehint(
         tuple(reasons),
         failure=failures[0] if failures else None,
         questions=tuple(questions),
+        shares=shares,
     )
 
 

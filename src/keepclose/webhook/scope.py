@@ -13,7 +13,7 @@ are tracked with every event, so that events of other Services cost nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -42,7 +42,11 @@ from keepclose.routing.strategy import (
     choose_strategy,
     topology_annotation,
 )
+from keepclose.routing.traffic_shares import Shares
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
+
+if TYPE_CHECKING:
+    from keepclose.demand.store import DemandStore
 
 _OUR_ANNOTATIONS: Final = frozenset(
     {TRAFFIC_DISTRIBUTION_ANNOTATION, NODE_TOPOLOGY_ANNOTATION, SUBSETTING_ANNOTATION}
@@ -123,10 +127,13 @@ class HintView:
     def __init__(self, settings: PlannerSettings) -> None:
         self.settings = settings
         self.caches = Caches()
+        self.demand: DemandStore | None = None
+        """The measured demand of Services; None if CPU counts for all."""
         self._nodes = NodeFacts(self.caches.nodes)
         self._facts: dict[NamespacedName, tuple[EndpointSlice, SliceFacts]] = {}
         self.caches.nodes.subscribe(self._on_node)
         self.caches.slices.subscribe(self._on_slice)
+        self.caches.services.subscribe(self._on_service)
 
     def reflectors(self, client: Client, *, clock: Clock) -> tuple[Reflector[Any], ...]:
         """Return the reflectors that keep the view up to date once they run."""
@@ -145,6 +152,12 @@ class HintView:
     def cluster(self) -> ClusterNodes:
         """The nodes; the same object until a relevant change."""
         return self._nodes.cluster
+
+    def shares(self, service: Service, strategy: Strategy) -> Shares | None:
+        """Return the shares by measured demand; None where it does not count."""
+        if self.demand is None or strategy.name is not StrategyName.CUSTOM:
+            return None
+        return self.demand.shares_of(service)
 
     def service(self, key: NamespacedName) -> Service | None:
         """Return a Service, None when it is not in the cache."""
@@ -184,6 +197,15 @@ class HintView:
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if not node_change(old, new).is_nothing:
             self._nodes.invalidate()
+
+    def _on_service(self, old: Service | None, new: Service | None) -> None:
+        """Stop tracking the demand of a Service that no heuristic hints any more."""
+        service = old if new is None else new
+        if self.demand is None or service is None:
+            return
+        scope = None if new is None else decide_scope(new, self.settings)
+        if scope is None or not scope.is_ours or scope.strategy.name is not StrategyName.CUSTOM:
+            self.demand.forget(service.key)
 
     def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         if new is None and old is not None:

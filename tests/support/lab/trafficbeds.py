@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from keepclose.lab.traffic.run import handle_traffic
 from keepclose.model.gates import FeatureGates
 from keepclose.proxy.assembly import NodeProxy
 from keepclose.proxy.nft.select_writer import WriterSettings, choose_writer
-from keepclose.testing.api_server import serving
+from keepclose.testing.api_server import Served, serving
 from support.proxies import ProxyCluster, cluster_of
 from support.underlays import underlay_or_skip
 
@@ -117,6 +117,8 @@ class TrafficBed:
     def __init__(self, underlay: Underlay, cluster: ProxyCluster, listeners: Listeners) -> None:
         self.underlay, self.cluster, self.listeners = underlay, cluster, listeners
         self.proxies: dict[str, NodeProxy] = {}
+        self.api: Served
+        """The server, in this process."""
         self.told: list[JsonObject] = []
         self.on_tell: Callable[[JsonObject], object] = lambda _news: None
         self.lab = LabView(
@@ -172,12 +174,23 @@ class TrafficBed:
 
 
 @contextlib.asynccontextmanager
-async def traffic_bed(directory: Path, zones: dict[str, str]) -> AsyncIterator[TrafficBed]:
-    """Make a cluster of these nodes with their zones, and proxies on them, or skip the test."""
+async def traffic_bed(
+    directory: Path,
+    zones: dict[str, str],
+    *,
+    gates: FeatureGates = FeatureGates(),  # noqa: B008 - frozen
+    proxies: Mapping[str, JsonObject] | None = None,
+) -> AsyncIterator[TrafficBed]:
+    """Make a cluster of these nodes with their zones, and proxies on them, or skip the test.
+
+    The API server and the proxies have these gates; `proxies` are other settings by node.
+    """
     with underlay_or_skip(*zones) as underlay:
-        async with serving(directory) as api, cluster_of(api) as cluster:
+        async with serving(directory, gates=gates) as api, cluster_of(api) as cluster:
             listeners = Listeners()
             bed = TrafficBed(underlay, cluster, listeners)
+            bed.api = api
+            bed.lab = bed.lab._replace(gates=gates)
             async with contextlib.AsyncExitStack() as stack:
                 stack.push_async_callback(listeners.close)
                 for name, zone in zones.items():
@@ -197,6 +210,7 @@ async def traffic_bed(directory: Path, zones: dict[str, str]) -> AsyncIterator[T
                         writer=chosen.writer,
                         counts_connections=False,
                         node_port_addresses=("all",),
+                        **{"gates": gates, **(proxies or {}).get(name, {})},
                     )
                     bed.proxies[name] = await stack.enter_async_context(proxied)
                 yield bed

@@ -103,20 +103,23 @@ class NodeNetwork(NamedTuple):
 
 
 @contextlib.contextmanager
-def node_network(pods: int) -> Iterator[NodeNetwork]:
-    """Make a node that forwards between so many pods; skip the test where that is not allowed."""
+def node_network(pods: int, name: str = "") -> Iterator[NodeNetwork]:
+    """Make a node that forwards between so many pods; skip the test where that is not allowed.
+
+    A test with several nodes names them.
+    """
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
     for tool in ("ip", "nft"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
     with contextlib.ExitStack() as stack:
-        node = _add(stack, "node")
+        node = _add(stack, f"{name}node")
         node.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
         made: list[Namespace] = []
         for number in range(1, pods + 1):
             inside, outside = f"10.244.{number}.2", f"10.244.{number}.1"
-            pod = _add(stack, f"pod{number}", inside)
+            pod = _add(stack, f"{name}pod{number}", inside)
             link = f"pod{number}"
             _ip(
                 *("link", "add", "eth0", "netns", pod.name, "type", "veth"),

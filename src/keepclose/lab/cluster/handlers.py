@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from keepclose.lab.access import LabRefusal, LabView
 from keepclose.lab.cluster.control import ControlHandler, ReportProgress
+from keepclose.lab.cluster.node_pages import FLOW_PAGES, read_page
 from keepclose.lab.cluster.process_keeper import ROLES, Components
-from keepclose.lab.cluster.programs import FLOW_PAGES, ProgramError
+from keepclose.lab.cluster.programs import ProgramError
 from keepclose.lab.faults.handlers import HANDLERS, FaultHandler
 from keepclose.lab.faults.injector import FaultInjector
 from keepclose.lab.slo.measurement import handle_slo
@@ -31,14 +32,10 @@ from keepclose.model.gates import (
 )
 from keepclose.model.json_values import JsonObject
 from keepclose.routing.node_level import NodeLevelMode
-from keepclose.runtime.pages import ListenAddress
-from keepclose.system.namespaces import NetworkError, NetworkNamespace
-from keepclose.system.threads import open_in_thread
+from keepclose.system.namespaces import NetworkError
 
 _OUTSIDE: Final = "outside"
 _SHOWN: Final = 12
-_PAGE_S: Final = 10.0
-_MAX_PAGE_BYTES: Final = 64 << 20
 
 
 async def handle_places(
@@ -147,34 +144,6 @@ async def _read_flows(lab: LabView, components: Components) -> JsonObject:
         else:
             raise page
     return answer
-
-
-async def read_page(namespace: NetworkNamespace, address: ListenAddress, path: str) -> str:
-    """Return a page of a program in a namespace; raises OSError and NetworkError."""
-    loop = asyncio.get_running_loop()
-    connection = await open_in_thread(namespace.open_socket, lambda opened: opened.close())
-    try:
-        connection.setblocking(False)
-        async with asyncio.timeout(_PAGE_S):
-            await loop.sock_connect(connection, address)
-            reader, writer = await asyncio.open_connection(sock=connection)
-            try:
-                # NB: to HTTP/1.0 a server answers without chunks, and closes.
-                writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-                data = b""
-                while part := await reader.read(1 << 20):
-                    data += part
-                    if len(data) > _MAX_PAGE_BYTES:
-                        raise OSError(f"{path} has more than {_MAX_PAGE_BYTES >> 20} MiB")
-            finally:
-                writer.transport.abort()
-    finally:
-        connection.close()
-    head, _, body = data.partition(b"\r\n\r\n")
-    if head.split()[1:2] != [b"200"]:
-        status = head.partition(b"\r\n")[0].decode(errors="replace")
-        raise OSError(f"{path} answers {status!r}")
-    return body.decode()
 
 
 def _uid_map() -> str:

@@ -210,10 +210,12 @@ class Components:
         gates: FeatureGates,
         *,
         counts_flows: bool = False,
+        measures_demand: bool = False,
     ) -> None:
         self._home, self._keeper, self._layout = home, keeper, layout
-        self.counts_flows = counts_flows
+        self.counts_flows = counts_flows or measures_demand
         """Whether nodes have flow agents."""
+        self._measures_demand = measures_demand
         self._gates = dict.fromkeys(ROLES, gates)
         self._lock = asyncio.Lock()
         self.relays: dict[str, Relay] = {}
@@ -246,8 +248,12 @@ class Components:
 
         Raises ProgramError.
         """
+        agents: dict[str, str] = {}
+        if underlay is not None and self._measures_demand:
+            agents = {name: str(place.namespace.path) for name, place in underlay.nodes.items()}
+        kubeconfig = str(self._home.controller_kubeconfig)
         programs: list[Program] = [
-            ControllerProgram(str(self._home.controller_kubeconfig), self._gates["controller"])
+            ControllerProgram(kubeconfig, self._gates["controller"], agents=agents)
         ]
         if underlay is not None:
             for name, place in underlay.nodes.items():

@@ -16,6 +16,7 @@ from keepclose.accounting.flow_table import ALL_DETAIL
 from keepclose.apiserver.assembly import ServerSettings, StartError, run_apiserver
 from keepclose.apiserver.registry.registry import AllocationSettings
 from keepclose.controller.process import run_controller
+from keepclose.demand.settings import DemandOptions, DemandOrigin
 from keepclose.flows.checkpoint import CheckpointUnavailableError
 from keepclose.flows.collector import ConntrackUnavailableError
 from keepclose.flows.process import run_agent
@@ -23,12 +24,14 @@ from keepclose.flows.settings import FlowSettings
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.errors import ConfigError
+from keepclose.lab.cluster.node_pages import FLOW_PAGES, pages_of_nodes
 from keepclose.lab.network.addresses import POD_NETWORKS, SERVICE_NETWORKS
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.proxy.nft.select_writer import NftablesUnavailableError
 from keepclose.proxy.process import ProxyHostSettings, find_families, run_proxy
 from keepclose.proxy.settings import ProxySettings
 from keepclose.reconcile.settings import ControllerSettings
+from keepclose.routing.demand import DemandSettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.runtime.pages import ListenAddress
 from keepclose.runtime.program import OnReady
@@ -40,8 +43,10 @@ _MAX_NODES: Final = 200
 LAB_GATES: Final = FeatureGates(frozenset(Gate)).without(Gate.SERVICE_TOPOLOGY)
 
 
-FLOW_PAGES: Final = ListenAddress("127.0.0.1", 10247)
-"""Where the flow agent of a node serves its pages, in the node's namespace."""
+# Faster than in a cluster: half of a step has arrived after 20 s, and hints follow it every 20 s.
+_LAB_DEMAND: Final = DemandOptions(
+    DemandOrigin.FLOWS, use=DemandSettings(half_life_s=20.0, interval_s=20.0), period_s=5.0
+)
 # In a lab all is near and little: counts are worth more than the work they take.
 _WALK_S: Final = 1.0
 _CHECKPOINT_S: Final = 1.0
@@ -128,6 +133,8 @@ class ControllerProgram(msgspec.Struct, frozen=True, tag="controller"):
     kubeconfig: str
     gates: FeatureGates
     node_level: NodeLevelMode = NodeLevelMode.MANUAL
+    agents: dict[str, str] = {}
+    """Files of the namespaces of nodes, whose flow agents measure demand; none if CPU counts."""
     name: str = "controller"
 
     def run(self, on_ready: OnReady) -> None:
@@ -144,6 +151,8 @@ class ControllerProgram(msgspec.Struct, frozen=True, tag="controller"):
                 # There is only one, and waiting for a lease would delay its restart.
                 leader_elect=False,
                 listening=ListenAddress("127.0.0.1", 0),
+                demand=_LAB_DEMAND if self.agents else None,
+                read_pages=pages_of_nodes(self.agents) if self.agents else None,
                 on_ready=on_ready,
             )
         except ConfigError as error:

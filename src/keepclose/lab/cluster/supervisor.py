@@ -62,6 +62,8 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """Whether to apply nothing if an earlier run of the cluster left Services."""
     counts_flows: bool = False
     """Whether each node has a flow agent."""
+    measures_demand: bool = False
+    """Whether the controller plans with the demand that flow agents measure."""
     no_packets: str = ""
     """Why the machine cannot have the network, or ""."""
 
@@ -106,6 +108,7 @@ class Supervisor:
                 settings.layout,
                 settings.gates,
                 counts_flows=settings.counts_flows,
+                measures_demand=settings.measures_demand,
             )
             began = time.monotonic()
             underlay, url = await self._start_base(components)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from keepclose.kube.errors import BrokenStream, KubeError
+from keepclose.system.threads import ask_in_thread
 
 if TYPE_CHECKING:
     from keepclose.kube.client import Client
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 AGENT_LABEL: Final = "app.kubernetes.io/name=keepclose-flows"
 AGENT_PORT: Final = 10247
 """The port of an agent whose pod names none."""
-MAX_PAGE_BYTES: Final = 64 << 20
+MAX_AGENT_PAGE_BYTES: Final = 64 << 20
 """The largest page of an agent."""
 MAX_POD_LIST_BYTES: Final = 256 << 20
 """The largest list of agents; that of 5,000 nodes has a tenth of it."""
@@ -97,10 +98,12 @@ class FoundAgents(NamedTuple):
     notes: list[str]
 
 
-def find_agents(pod_list: bytes, *, namespace: str) -> FoundAgents:
+def find_agents(
+    pod_list: bytes, *, namespace: str, option: str = "--agent-namespace"
+) -> FoundAgents:
     """Return the agents of a namespace from a list of pods; raise ValueError if it is none.
 
-    Pods that do not run or are being deleted are left out.
+    Pods that do not run or are being deleted are left out. `option` sets the namespace.
     """
     try:
         pods = msgspec.json.decode(pod_list, type=_AgentList).items or []
@@ -118,7 +121,7 @@ def find_agents(pod_list: bytes, *, namespace: str) -> FoundAgents:
     if outside:
         notes.append(
             f"not read: {_list(outside)}, because agents are those of the namespace {namespace}; "
-            "name another one with --agent-namespace"
+            f"name another one with {option}"
         )
     by_node: dict[str, list[_AgentPod]] = {}
     for pod in inside:
@@ -138,27 +141,34 @@ class PageReader:
     """Reads the pages of agents; what could not be read is in `errors` and `notes`."""
 
     def __init__(self, client: Client, take: Callable[[str, bytes], str]) -> None:
-        """Take what takes each page by the name of its agent, and returns why it cannot."""
+        """Take what takes each page by the name of its agent, and returns why it cannot.
+
+        It is called in a thread, one page at a time, because a large page takes a while.
+        """
         self._client = client
         self._take = take
+        self._taking = asyncio.Lock()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._large: dict[str, str] = {}
         self.errors: dict[str, str] = {}
         self.notes: list[str] = []
 
-    async def read(self, *, namespace: str) -> None:
-        """Read all agents of a namespace; raise KubeError and ValueError if they are not listed."""
+    async def read(self, *, namespace: str, option: str = "--agent-namespace") -> None:
+        """Read all agents of a namespace, which `option` sets.
+
+        Raises KubeError and ValueError if they are not listed.
+        """
         query = (("labelSelector", AGENT_LABEL),)
         listed = await self._client.raw(
             "GET", "/api/v1/pods", query=query, max_bytes=MAX_POD_LIST_BYTES
         )
-        found = find_agents(listed, namespace=namespace)
+        found = find_agents(listed, namespace=namespace, option=option)
         self.notes += found.notes
         async with asyncio.TaskGroup() as group:
             for name, path in found.paths.items():
                 group.create_task(self._read_small(name, path))
         for name, path in self._large.items():
-            await self._read(name, path, MAX_PAGE_BYTES)
+            await self._read(name, path, MAX_AGENT_PAGE_BYTES)
 
     async def _read_small(self, name: str, path: str) -> None:
         async with self._slots:
@@ -175,7 +185,8 @@ class PageReader:
                 raise
             self.errors[name] = str(error)
             return
-        why = self._take(name, page)
+        async with self._taking:
+            why = await ask_in_thread(lambda: self._take(name, page))
         if why:
             self.errors[name] = why
 

@@ -13,8 +13,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keepclose.cli.controller.demand_options import (
+    Demand,
+    DemandAgentNamespace,
+    DemandCaFile,
+    DemandChoice,
+    DemandDeadBand,
+    DemandDefaults,
+    DemandFile,
+    DemandFlows,
+    DemandHalfLife,
+    DemandInterval,
+    DemandLabels,
+    DemandLeastRate,
+    DemandMeasureOption,
+    DemandPeriod,
+    DemandPrometheusUrl,
+    DemandQueryOption,
+    DemandStaleAfter,
+    DemandTokenFile,
+    MeasureChoice,
+    read_demand,
+)
 from keepclose.cli.exit import fail
 from keepclose.cli.options import (
+    AGENT_NAMESPACE,
     DefaultSubsetting,
     OverloadThreshold,
     Padding,
@@ -31,6 +54,7 @@ from keepclose.cli.render.output import say
 from keepclose.cli.startup import import_lean
 
 if TYPE_CHECKING:
+    from keepclose.demand.settings import DemandOptions
     from keepclose.reconcile.settings import ControllerSettings
     from keepclose.routing.subsets import SubsetOptions
     from keepclose.webhook.settings import WebhookSettings
@@ -101,6 +125,22 @@ def controller(
         TopologyMode,
         typer.Option(help="Whether the controller detects Services with one endpoint a node."),
     ] = TopologyMode.MANUAL,
+    demand: Demand = DemandChoice.NONE,
+    demand_flows: DemandFlows = None,
+    demand_agent_namespace: DemandAgentNamespace = AGENT_NAMESPACE,
+    demand_measure: DemandMeasureOption = MeasureChoice.CONNECTIONS,
+    demand_prometheus_url: DemandPrometheusUrl = "",
+    demand_query: DemandQueryOption = "flows",
+    demand_labels: DemandLabels = "",
+    demand_token_file: DemandTokenFile = "",
+    demand_ca_file: DemandCaFile = "",
+    demand_file: DemandFile = "",
+    demand_period: DemandPeriod = DemandDefaults.PERIOD,
+    demand_half_life: DemandHalfLife = DemandDefaults.HALF_LIFE,
+    demand_dead_band: DemandDeadBand = DemandDefaults.DEAD_BAND,
+    demand_interval: DemandInterval = DemandDefaults.INTERVAL,
+    demand_stale_after: DemandStaleAfter = DemandDefaults.STALE_AFTER,
+    demand_least_rate: DemandLeastRate = DemandDefaults.LEAST_RATE,
     metrics_address: Annotated[
         str,
         typer.Option(
@@ -190,6 +230,25 @@ def controller(
         ),
         node_level_mode=node_level_topology_mode.value,
     )
+    measured = read_demand(
+        demand,
+        flows=demand_flows or [],
+        agent_namespace=demand_agent_namespace,
+        measure=demand_measure,
+        prometheus_url=demand_prometheus_url,
+        query=demand_query,
+        labels=demand_labels,
+        token_file=demand_token_file,
+        ca_file=demand_ca_file,
+        file=demand_file,
+        period=demand_period,
+        half_life=demand_half_life,
+        dead_band=demand_dead_band,
+        interval=demand_interval,
+        stale_after=demand_stale_after,
+        least_rate=demand_least_rate,
+        gates=settings.plan.gates,
+    )
     _run(
         settings,
         kubeconfig=kubeconfig,
@@ -197,6 +256,7 @@ def controller(
         is_forced=force,
         address=read_address_or_none("--metrics-address", metrics_address),
         webhook=webhook,
+        demand=measured,
     )
 
 
@@ -291,6 +351,7 @@ def _run(
     is_forced: bool,
     address: tuple[str, int] | None,
     webhook: WebhookSettings | None,
+    demand: DemandOptions | None,
 ) -> None:
     from keepclose.cli.startup import log_to_standard_error
     from keepclose.controller.process import run_controller
@@ -311,6 +372,7 @@ def _run(
                 connection,
                 leader_elect=leader_elect,
                 listening=None if address is None else ListenAddress(*address),
+                demand=demand,
                 on_ready=lambda ready: say(ready.text),
             )
             return
@@ -320,6 +382,7 @@ def _run(
             leader_elect=leader_elect,
             is_forced=is_forced,
             listening=None if address is None else ListenAddress(*address),
+            demand=demand,
             on_ready=lambda ready: say(ready.text),
         )
     except ConfigError as error:
