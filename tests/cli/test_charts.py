@@ -10,6 +10,7 @@ import pytest
 from keepclose.cli.render.charts import (
     Point,
     draw_bars,
+    draw_lines,
     draw_parts,
     draw_plane,
     draw_planes,
@@ -82,6 +83,22 @@ def test_planes_are_shaded_by_how_much_lies_where() -> None:
     assert len(re.findall("M", shades["s0 o3"])) == 1
 
 
+def test_lines_are_stairs_over_the_whole_span() -> None:
+    """A value holds for its step; higher is further up, and the mark lies at its value."""
+    svg = draw_lines([("a<b", [0.0, 50.0]), ("c", [100.0])], title="t", span=30, mark=50.0)
+    root = parsed(svg)
+    paths = {one.get("class"): one.get("d", "") for one in root.iter("path")}
+    level = re.fullmatch(r"M56.0 ([0-9.]+)H704.0", paths["mark"])
+    assert level is not None
+    assert paths["l0"] == f"M56.0 220.0V220.0H380.0V{level[1]}H704.0"
+    assert paths["l1"] == "M56.0 12.0V12.0H704.0"
+    assert [title.text for title in root.iter("title")] == [
+        "a<b: 25.0 on average",
+        "c: 100.0 on average",
+    ]
+    assert {"a<b", "c", "0", "30", "100"} <= set(texts(root))
+
+
 @pytest.mark.parametrize(
     "svg",
     [
@@ -92,6 +109,8 @@ def test_planes_are_shaded_by_how_much_lies_where() -> None:
         pytest.param(draw_plane([], x_title="x", y_title="y"), id="plane"),
         pytest.param(draw_plane([Point("p", 0, 0)], x_title="x", y_title="y"), id="one point"),
         pytest.param(draw_bars([("a", 0.0)], title="t"), id="only zero"),
+        pytest.param(draw_lines([], title="t", span=0), id="lines"),
+        pytest.param(draw_lines([("a", []), ("b", [0.0])], title="t", span=1), id="no values"),
     ],
 )
 def test_nothing_to_draw_is_a_chart_too(svg: str) -> None:

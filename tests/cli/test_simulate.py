@@ -14,6 +14,9 @@ from typer.testing import CliRunner, Result
 
 from keepclose.cli.main import app
 from keepclose.cli.render.progress import format_rate
+from keepclose.cli.simulate_options import warn_of_slowness
+from keepclose.simulate.algorithms import ALGORITHMS
+from keepclose.simulate.datasets import open_dataset
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "data" / "simulator.json").read_text()
@@ -41,6 +44,11 @@ def answer(*arguments: str, stdin: str | None = None) -> dict[str, Any]:
 def lines_of(text: str) -> list[str]:
     """Return the lines with single blanks, so that padding does not matter."""
     return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def marked(name: str) -> str:
+    """Return the name of an algorithm as tables have it."""
+    return ALGORITHMS[name].runs_with.mark_name(name)
 
 
 def test_the_answer_in_json() -> None:
@@ -79,14 +87,59 @@ def test_the_table_is_that_of_the_kep() -> None:
     assert result.exit_code == 0
     lines = lines_of(result.stdout)
     assert lines[0].startswith("3 inputs of standard input in 0.")
-    assert lines[2] == ("algorithm total in zone overload slices mean worst worst overload")
+    assert lines[2] == ("algorithm total in zone deviation slices overload worst")
     assert lines[3] == "original 69.16 31.47 100.00 100.00 0.00 % 0.00 %"
-    assert lines[5].startswith("local-shared * 82.88 ")
-    assert "highest/lowest total in zone overload slices" in lines
+    assert lines[5].startswith(f"{marked('local-shared')} * 82.88 ")
+    assert "highest/lowest total in zone deviation slices" in lines
     assert "original 70.03/67.45 33.40/27.68 100.00/100.00 100.00/100.00" in lines
-    assert "local overload 5.13 % 1 0-(4, 4, 5)" in lines
-    assert "local total 70.00 1 small" in lines
+    assert "local + overload 5.13 % 1 0-(4, 4, 5)" in lines
+    assert "local + total 70.00 1 small" in lines
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
+    # What a cluster does for these three is in their traffic, not in their slices.
+    legend = "local-shared, local-weighted, local-opt: slices and total are those of KEP-2004;"
+    assert lines[-3] == legend
+    assert lines[-2].startswith("in a cluster weights on ordinary slices take the place")
+    others = run("--input", "-", "--algorithm", "local,balanced-weights", stdin=ROWS)
+    assert "KEP-2004" not in others.stdout
+
+
+def test_tables_say_what_a_cluster_can_run() -> None:
+    """Names are marked in every table, the legend explains marks and star, and JSON has words."""
+    choice = ("--input", "-", "--algorithm", "local,shared-global,kube-auto")
+    text = run(*choice, stdin=ROWS).stdout
+    legend = "* best total; + needs keepclose proxy; ~ simulator only; unmarked: any proxy"
+    assert lines_of(text)[-1] == legend
+    names = [" ".join(line.split("  ")[0].split()) for line in text.splitlines()]
+    assert names.count("local +") >= 2
+    assert names.count("shared-global ~") >= 2
+    assert names.count("kube-auto *") == 1
+    document = answer(*choice, stdin=ROWS)
+    assert [one["runs_with"] for one in document["algorithms"]] == [
+        "keepclose proxy",
+        "simulator only",
+        "any proxy",
+    ]
+    hints = answer(*choice[:3], "local", "--slice-model", "hints", stdin=ROWS)
+    assert hints["algorithms"][0]["runs_with"] == "simulator only"
+    compared = ("compare", "balanced", "shared-global", "--input", "-")
+    both = answer(*compared, stdin=ROWS)
+    assert (both["first_runs_with"], both["second_runs_with"]) == ("any proxy", "simulator only")
+    (*_, last) = lines_of(run(*compared, stdin=ROWS).stdout)
+    assert last == "~ simulator only; unmarked: any proxy"
+    (scenario,) = answer("churn", "--scenario", "autoscaling", "--mechanism", "auto,local")[
+        "scenarios"
+    ]
+    assert [one["runs_with"] for one in scenario["mechanisms"]] == ["any proxy", "simulator only"]
+    few = lines_of(run("few", "--endpoints", "2").stdout)
+    limit = ALGORITHMS["balanced-weights"].runs_with
+    assert few[-1] == f"in a cluster: limit: {limit}; Balanced and all others: any proxy"
+
+
+def test_only_percentages_are_called_overload() -> None:
+    """The score of the deviation is 100 without any, the overload then 0 %."""
+    line = lines_of(run("--input", "-", "--algorithm", "original", stdin=ROWS).stdout)
+    assert line[2] == "algorithm total in zone deviation slices overload worst"
+    assert line[3] == "original 69.16 31.47 100.00 100.00 0.00 % 0.00 %"
 
 
 def test_a_data_set_by_name_and_a_sample_of_it() -> None:
@@ -429,6 +482,8 @@ def test_the_report_stands_alone(tmp_path: Path) -> None:
         assert name in words
     for title in ("Distribution of the total score", "Where algorithms differ", "Churn"):
         assert title in words
+    assert "shared-global ~" in words
+    assert "+ needs keepclose proxy; ~ simulator only; unmarked: any proxy" in words
     assert text.count("<svg ") == 6
     assert "prefers-color-scheme:dark" in text
 
@@ -459,8 +514,8 @@ def test_comparing_two() -> None:
     )
     assert [zone["name"] for zone in example["zones"]] == ["zone1", "zone2", "zone3"]
     lines = lines_of(run(*arguments).stdout)
-    assert lines[0] == "balanced against local"
-    assert lines[3] == "mean difference total in zone overload slices worst % mean % SD"
+    assert lines[0] == "balanced against local +"
+    assert lines[3] == "mean difference total in zone deviation slices worst % mean % SD"
     assert any(line.startswith("best for balanced nodes endpoints") for line in lines)
 
 
@@ -559,9 +614,11 @@ def test_inputs_without_a_valid_result() -> None:
     assert (weighted["valid"], weighted["invalid"], weighted["mean_total"]) == (0, 1, None)
     assert weighted["worst_overload"] is None
     lines = lines_of(run(*arguments, stdin=rows).stdout)
-    assert "local-weighted - - - - - 1" in lines
+    assert f"{marked('local-weighted')} - - - - - 1" in lines
     page = run(*arguments, "-o", "html", stdin=rows).stdout
-    assert "<td>local-weighted</td><td>-</td>" in page
+    runs_with = ALGORITHMS["local-weighted"].runs_with
+    name = f'<td>{marked("local-weighted")}</td><td class="text">{runs_with}</td><td>-</td>'
+    assert name in page
     compared = run("compare", "local-weighted", "original", "--input", "-", stdin=rows)
     assert "1 (100.0%): only original has a valid result" in compared.stdout
 
@@ -616,3 +673,14 @@ def test_without_the_extra_files_still_work(tmp_path: Path) -> None:
         "error: data set kep2004-small needs numpy and numba\n"
         "       install the wheel of keepclose with its extra [sim]: docs/howto/install.md\n"
     )
+
+
+def test_a_set_too_large_for_one_machine_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """The warning names both ways out; a sample of the set is not too large."""
+    warn_of_slowness(open_dataset("kep2004-4zones"))
+    warned = capsys.readouterr().err
+    warn_of_slowness(open_dataset("kep2004-4zones", rows=10))
+
+    assert warned.startswith("warning: 3,299,742,160 inputs take this machine hours or days\n")
+    assert "--sample N runs a part of them, --scheduler ADDRESS many machines" in warned
+    assert capsys.readouterr().err == ""

@@ -10,6 +10,7 @@ import pytest
 from keepclose.simulate.algorithms import (
     ALGORITHMS,
     PUBLISHED,
+    RunsWith,
     UnknownAlgorithmError,
     find_algorithm,
 )
@@ -112,3 +113,13 @@ def test_unknown_name_lists_the_known_ones() -> None:
     """Another name is refused with all that there are."""
     with pytest.raises(UnknownAlgorithmError, match="'best'; there are original, local"):
         find_algorithm("best")
+
+
+def test_what_a_cluster_can_run() -> None:
+    """Hints run with any proxy, slices for each zone with ours, groups of zones with none."""
+    any_proxy = {name for name, one in ALGORITHMS.items() if one.runs_with is RunsWith.ANY_PROXY}
+    assert any_proxy == {"original", "same-zone", "kube-auto", "balanced"}
+    assert ALGORITHMS["local"].runs_with is RunsWith.KEEPCLOSE_PROXY
+    for name in ("shared-global", "shared-multizone"):
+        assert ALGORITHMS[name].runs_with is RunsWith.SIMULATOR
+    assert [kind.mark_name("x") for kind in RunsWith] == ["x", "x +", "x ~"]

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepclose.routing.allocation.local import allocate_local
+from keepclose.routing.allocation.local_opt import allocate_local_opt
+from keepclose.routing.allocation.local_shared import allocate_local_shared
+from keepclose.routing.allocation.local_weighted import allocate_local_weighted
 from keepclose.simulate.allocators.global_group import (
-    allocate_local_opt,
     allocate_shared_global,
     allocate_shared_multizone,
 )
-from keepclose.simulate.allocators.local_shared import allocate_local_shared
-from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
 from keepclose.simulate.compiling import compile_function
 from keepclose.simulate.evaluation import (
     FIGURES,

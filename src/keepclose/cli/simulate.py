@@ -1,7 +1,7 @@
 """`keepclose simulate`: scores allocators of endpoints to zones, over many inputs or over time.
 
-Declares the options of the four commands. Other modules parse them, run the algorithms, write
-files and render the results.
+Declares the options of all commands but `churn`. Other modules parse them, run the algorithms,
+write files and render the results.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from keepclose.cli.churn.command import SimulationSeed, churn
 from keepclose.cli.exit import fail
 from keepclose.cli.render.output import TableOrJson, echo_json, say
 
@@ -41,8 +42,8 @@ Dataset = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Inputs by name: kep2004-small (default), kep2004-large, random, random-skewed, "
-        "random-many-zones, random-empty-zones.",
+        help="Inputs by name: kep2004-small (default), kep2004-large, kep2004-4zones, "
+        "kep2004-5zones, random, random-skewed, random-many-zones, random-empty-zones.",
     ),
 ]
 InputFile = Annotated[
@@ -80,7 +81,6 @@ SliceModelChoice = Annotated[
 SampleSize = Annotated[
     int | None, typer.Option("--sample", metavar="N", help="Use only N inputs, drawn evenly.")
 ]
-SimulationSeed = Annotated[int, typer.Option(metavar="S", help="Seed of all random draws.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip bad rows of the file.")]
 
 
@@ -114,6 +114,21 @@ def simulate(
         ),
     ] = None,
     skip_bad: SkipBad = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run on the workers of a Dask scheduler, such as tcp://HOST:8786; default: in "
+            "this process.",
+        ),
+    ] = None,
+    scheduler_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="DURATION",
+            help="Give up when no scheduler answers, or none of its workers is there, for so long.",
+        ),
+    ] = "60s",
     report: Annotated[
         str | None,
         typer.Option(metavar="FILE.html", help="Write a page with charts, and churn too."),
@@ -124,14 +139,20 @@ def simulate(
 ) -> None:
     """Show what allocators do to traffic.
 
-    In-zone share, overload, slices and a score. Exit codes: 0 fine, 2 bad input, 3 no inputs.
+    In-zone share, overload, slices and a score. Exit codes: 0 fine, 2 bad input, 3 no inputs,
+    4 no scheduler or workers.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_misplaced(ctx)
         return
     import time
 
-    from keepclose.cli.simulate_options import choose_algorithms, open_data, parse_weights
+    from keepclose.cli.simulate_options import (
+        choose_algorithms,
+        choose_scheduler,
+        open_data,
+        parse_weights,
+    )
     from keepclose.cli.simulate_runs import (
         make_report,
         name_outputs,
@@ -142,6 +163,9 @@ def simulate(
 
     if output_file is not None and output_file == input_file:
         fail("--output would overwrite the file of --input")
+    cluster = choose_scheduler(
+        scheduler, scheduler_timeout, input_file=input_file, output_file=output_file
+    )
     scored = parse_weights(weights)
     choices = choose_algorithms(
         algorithm or ["all"],
@@ -153,7 +177,7 @@ def simulate(
     refuse_overwriting(input_file, outputs, report)
     began = time.perf_counter()
     data = open_data(dataset, input_file, sample=sample, seed=seed, skip_bad=skip_bad)
-    summaries = run_algorithms(data, choices, scored, outputs=outputs)
+    summaries = run_algorithms(data, choices, scored, outputs=outputs, scheduler=cluster)
     seconds = time.perf_counter() - began
     if report is not None or output is SimulationOutput.HTML:
         page = make_report(data, choices, summaries, scored, seconds=seconds, seed=seed)
@@ -233,69 +257,17 @@ def compare(
     if output is TableOrJson.JSON:
         from keepclose.cli.render.simulate import compared_document
 
-        echo_json(compared_document(answer))
+        echo_json(compared_document(answer, pair))
         return
     from keepclose.cli.render.screen import Screen
     from keepclose.cli.render.simulate import print_comparison
 
-    print_comparison(Screen(), answer)
+    print_comparison(Screen(), answer, pair)
     if commands:
         say("", *commands)
 
 
-@app.command()
-def churn(
-    *,
-    scenario: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A scenario or all (default); may be repeated."),
-    ] = None,
-    mechanism: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A mechanism or all (default); may be repeated."),
-    ] = None,
-    endpoints: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Endpoints at the start; default: the scenario's."),
-    ] = None,
-    seed: SimulationSeed = 0,
-    output: Annotated[TableOrJson, typer.Option("-o", help="Output format.")] = (TableOrJson.TABLE),
-) -> None:
-    """Show what mechanisms cost over time.
-
-    Endpoints re-hinted, slices written, time in Random. The controller's planner plans every step.
-    Exit codes: 0 fine, 2 bad input.
-    """
-    from msgspec.structs import replace
-
-    from keepclose.cli.simulate_options import pick_names
-    from keepclose.simulate.churn import compare_churn
-    from keepclose.simulate.mechanisms import MECHANISMS, SCENARIOS
-
-    if endpoints is not None and not 0 <= endpoints <= 10_000:
-        fail(f"--endpoints: {endpoints} is not between 0 and 10,000")
-    mechanisms = [
-        MECHANISMS[name] for name in pick_names("mechanism", mechanism, tuple(MECHANISMS))
-    ]
-    results = []
-    for name in pick_names("scenario", scenario, tuple(SCENARIOS)):
-        scene = SCENARIOS[name]
-        if endpoints is not None:
-            scene = replace(scene, endpoints=endpoints)
-        results.append((scene, compare_churn(mechanisms, scene, seed)))
-    if output is TableOrJson.JSON:
-        from keepclose.cli.render.simulate import churn_document
-
-        echo_json(churn_document(results, seed))
-        return
-    from keepclose.cli.render.screen import Screen
-    from keepclose.cli.render.simulate import print_churn
-
-    console = Screen()
-    for number, (scene, churns) in enumerate(results):
-        if number:
-            console.print()
-        print_churn(console, scene, churns)
+app.command()(churn)
 
 
 @app.command()
@@ -319,8 +291,8 @@ def few(
     if output is TableOrJson.JSON:
         echo_json(rows)
         return
+    from keepclose.cli.render.churn import print_few
     from keepclose.cli.render.screen import Screen
-    from keepclose.cli.render.simulate import print_few
 
     print_few(Screen(), rows)
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from keepclose.cli.exit import ExitCode, fail
 from keepclose.cli.manifests.problems import InputPlace, InputProblem, render
+from keepclose.cli.options import read_duration
 from keepclose.cli.render.output import say
 from keepclose.cli.render.progress import shown_progress
 from keepclose.system.files import InputError, open_source, read_standard_input
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 STDIN: Final = "-"
 DEFAULT_DATASET: Final = "kep2004-small"
+MANY_INPUTS: Final = 1_000_000_000
 GROUPS: Final = ("all", "published")
 
 _ALIASES: Final = {"random": "original", "balanced-hints": "balanced"}
@@ -52,13 +54,44 @@ class AlgorithmChoice(msgspec.Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The name in tables."""
+        """The name alone."""
         return f"{self.name} {self.variant}" if self.variant else self.name
+
+    @property
+    def marked(self) -> str:
+        """The name in tables and charts, with the mark of the proxy that it needs."""
+        return self.algorithm.runs_with.mark_name(self.title)
 
     @property
     def slug(self) -> str:
         """The name as a part of a file name."""
         return self.title.replace(" ", "-")
+
+
+class SchedulerChoice(msgspec.Struct, frozen=True):
+    """The Dask scheduler to run on, and how long to wait for it and for workers."""
+
+    address: str
+    timeout_s: float
+
+
+def choose_scheduler(
+    address: str | None, timeout: str, *, input_file: str | None, output_file: str | None
+) -> SchedulerChoice | None:
+    """Return the scheduler that the user names; None runs everything in this process."""
+    timeout_s = read_duration("--scheduler-timeout", timeout)
+    if address is None:
+        return None
+    if timeout_s <= 0:
+        fail("--scheduler-timeout: must be more than 0, such as 60s")
+    if input_file is not None:
+        fail("--scheduler: the rows of a file are not sent to a cluster", "use --dataset")
+    if output_file is not None:
+        fail(
+            "--scheduler: the results of every input do not leave the cluster",
+            "leave out --output, or run a --sample without --scheduler",
+        )
+    return SchedulerChoice(address, timeout_s)
 
 
 def choose_algorithms(
@@ -73,7 +106,7 @@ def choose_algorithms(
     A name may be that of a group, or one of the reference simulator, such as LocalShared. Commas
     may separate names.
     """
-    from keepclose.simulate.algorithms import ALGORITHMS, PUBLISHED, find_algorithm
+    from keepclose.simulate.algorithms import ALGORITHMS, PUBLISHED, RunsWith, find_algorithm
     from keepclose.simulate.row_loops import run_matrix
 
     if start is not None and not 0 <= start < math.inf:
@@ -96,7 +129,10 @@ def choose_algorithms(
     for name in dict.fromkeys(selected):
         algorithm = find_algorithm(name, start=start, threshold=threshold)
         if slice_model is not None and algorithm.loop is run_matrix:
-            algorithm = replace(algorithm, hints=slice_model == "hints")
+            hints = slice_model == "hints"
+            # A cluster writes each of them in one way only.
+            runs_with = algorithm.runs_with if hints == algorithm.hints else RunsWith.SIMULATOR
+            algorithm = replace(algorithm, hints=hints, runs_with=runs_with)
         plain, variant = _VARIANTS.get(name, (name, None))
         choices.append(AlgorithmChoice(plain, variant, algorithm))
     _warn_of_unused_options(choices, start=start, threshold=threshold, slice_model=slice_model)
@@ -152,7 +188,7 @@ def open_data(
         return inputs
     name = DEFAULT_DATASET if dataset is None else dataset
     if name not in DATASET_NAMES:
-        _fail_unknown("data set", name, DATASET_NAMES)
+        fail_unknown("data set", name, DATASET_NAMES)
     try:
         return open_dataset(name, rows=sample, seed=seed)
     except MissingExtraError as error:
@@ -165,7 +201,7 @@ def pick_names(what: str, names: Sequence[str] | None, valid_names: Sequence[str
     picked: list[str] = []
     for name in parts:
         if name != "all" and name not in valid_names:
-            _fail_unknown(what, name, valid_names)
+            fail_unknown(what, name, valid_names)
         picked += valid_names if name == "all" else [name]
     return list(dict.fromkeys(picked))
 
@@ -176,6 +212,12 @@ def warn_of_slowness(data: DataSet) -> None:
     from keepclose.simulate.datasets import MissingExtraError
     from keepclose.simulate.engine import FEW_ROWS
 
+    if data.rows >= MANY_INPUTS:
+        say(
+            f"warning: {data.rows:,} inputs take this machine hours or days",
+            "         --sample N runs a part of them, --scheduler ADDRESS many machines",
+            err=True,
+        )
     if data.rows >= FEW_ROWS and not is_available():
         say(
             f"warning: {data.rows:,} inputs without numba take hundreds of times as long",
@@ -191,11 +233,12 @@ def _find_name(name: str, valid_names: Sequence[str]) -> str:
     if plain.replace("-", "") == "sharedmultizone":
         plain = "shared-multizone"
     if plain not in valid_names:
-        _fail_unknown("algorithm", name, valid_names)
+        fail_unknown("algorithm", name, valid_names)
     return plain
 
 
-def _fail_unknown(what: str, name: str, valid_names: Sequence[str]) -> NoReturn:
+def fail_unknown(what: str, name: str, valid_names: Sequence[str]) -> NoReturn:
+    """End the command because a name is unknown; the fix is the nearest name, or all of them."""
     close = get_close_matches(name.lower(), valid_names, n=1, cutoff=0.5)
     fix = f"did you mean {close[0]}?" if close else f"there are {', '.join(valid_names)}"
     fail(f'unknown {what} "{name}"', fix)
@@ -224,6 +267,14 @@ def _warn_of_unused_options(
             say(f"warning: {option} has no effect on {titles}", err=True)
 
 
+def fail_unreadable(file: str, error: OSError) -> NoReturn:
+    """End the command because an input cannot be read."""
+    fix = error.fix if isinstance(error, InputError) else ""
+    problem = InputProblem(InputPlace(file), f"cannot be read: {error.strerror or error}", fix=fix)
+    say(*render(problem).splitlines(), err=True)
+    raise typer.Exit(ExitCode.BAD_INPUT) from None
+
+
 def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
     from keepclose.simulate.csv.inputs import open_inputs
     from keepclose.simulate.csv.rows import RowError
@@ -238,14 +289,9 @@ def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
                 progress=lambda done, _: advance(done),
             )
     except OSError as error:
-        fix = error.fix if isinstance(error, InputError) else ""
-        problem = InputProblem(
-            InputPlace(file), f"cannot be read: {error.strerror or error}", fix=fix
-        )
-        say(*render(problem).splitlines(), err=True)
-        raise typer.Exit(ExitCode.BAD_INPUT) from None
+        fail_unreadable(file, error)
     if isinstance(inputs, RowError):
-        say(*_render_row_error(inputs, file), err=True)
+        say(*render_row_error(inputs, file), err=True)
         raise typer.Exit(ExitCode.BAD_INPUT)
     bad, row_errors = inputs.condition.bad, inputs.condition.flaws
     if bad and skip_bad:
@@ -254,7 +300,7 @@ def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
         say(f"warning: {rows} of {InputPlace(file)} skipped, {first}", err=True)
     elif bad:
         for row_error in row_errors:
-            say(*_render_row_error(row_error, file), err=True)
+            say(*render_row_error(row_error, file), err=True)
         if bad > len(row_errors):
             say(f"error: and {bad - len(row_errors):,} more bad rows", err=True)
         say("       --skip-bad skips them", err=True)
@@ -262,7 +308,8 @@ def _open_file(file: str, *, skip_bad: bool) -> CsvInputs:
     return inputs
 
 
-def _render_row_error(row_error: RowError, file: str) -> list[str]:
+def render_row_error(row_error: RowError, file: str) -> list[str]:
+    """Return the lines that say what is wrong in a file, where, and how to fix it."""
     place = InputPlace(file, line=row_error.line, column=row_error.column)
     subject = f"row {row_error.subject}" if row_error.subject else ""
     return render(InputProblem(place, row_error.text, subject, row_error.fix)).splitlines()

@@ -3,7 +3,8 @@
 Seven are those of the simulator of KEP-2004, with its parameters. The others are what Kubernetes
 does with a Service that prefers its own zone (KEP-4444) or asks for automatic hints, and the
 balanced allocation, once with hints and once for a proxy that honours weights. This module also
-says which loop runs which allocator; the allocators themselves are those of the controller.
+says which loop runs which allocator, and whether a cluster can run it and with which proxy; the
+allocators themselves are those of the controller.
 
 "same-zone" is defined here: every endpoint serves the clients of its own zone only. It weighs
 nothing, so a zone may be overloaded without limit. No endpoint serves a zone without endpoints;
@@ -13,6 +14,7 @@ what its clients do is up to the caller.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableSequence, Sequence
+from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -21,16 +23,16 @@ from keepclose.routing.allocation.balanced import OVERLOAD_BOUND
 from keepclose.routing.allocation.hint_choice import allocate_balanced
 from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
+from keepclose.routing.allocation.local_opt import allocate_local_opt
+from keepclose.routing.allocation.local_shared import allocate_local_shared
+from keepclose.routing.allocation.local_weighted import allocate_local_weighted
 from keepclose.routing.allocation.weighted import weighted_matrix
 from keepclose.routing.auto import OVERLOAD_THRESHOLD
 from keepclose.simulate import row_loops
 from keepclose.simulate.allocators.global_group import (
-    allocate_local_opt,
     allocate_shared_global,
     allocate_shared_multizone,
 )
-from keepclose.simulate.allocators.local_shared import allocate_local_shared
-from keepclose.simulate.allocators.local_weighted import allocate_local_weighted
 
 ALLOCATED: Final = 1
 RANDOM: Final = 0
@@ -65,6 +67,37 @@ class UnknownAlgorithmError(ValueError):
     """The name of an algorithm that does not exist."""
 
 
+class RunsWith(StrEnum):
+    """Whether a cluster can run an algorithm today, and with which proxy on its nodes."""
+
+    ANY_PROXY = "any proxy"
+    KEEPCLOSE_PROXY = "keepclose proxy"
+    SIMULATOR = "simulator only"
+
+    @property
+    def mark(self) -> str:
+        """The mark behind names in tables and charts; "" where any proxy will do."""
+        return {RunsWith.KEEPCLOSE_PROXY: "+", RunsWith.SIMULATOR: "~"}.get(self, "")
+
+    def mark_name(self, name: str) -> str:
+        """Return a name with the mark behind it."""
+        return f"{name} {self.mark}" if self.mark else name
+
+
+_RUNS_WITH: Final = {
+    RunsWith.ANY_PROXY: ("original", "same-zone", "kube-auto", "balanced"),
+    RunsWith.KEEPCLOSE_PROXY: (
+        "local",
+        "local-shared",
+        "local-weighted",
+        "local-opt",
+        "balanced-weights",
+    ),
+}
+"""Which algorithms a cluster can run; all others are simulated only."""
+_BY_WEIGHTS: Final = frozenset({"local-shared", "local-weighted", "local-opt"})
+
+
 class Algorithm(msgspec.Struct, frozen=True):
     """An algorithm with its parameters; those it does not have are ignored."""
 
@@ -80,6 +113,16 @@ class Algorithm(msgspec.Struct, frozen=True):
     """Hints on ordinary slices instead of slices for each zone."""
     parameters: tuple[str, ...] = ()
     """Which of `threshold` and `start` have an effect."""
+    runs_with: RunsWith = RunsWith.SIMULATOR
+    """Whether a cluster can run it today, and with which proxy."""
+
+    @property
+    def has_other_slices(self) -> bool:
+        """Whether the score of slices is that of the proposal, and a cluster needs fewer.
+
+        There weights on ordinary slices take the place of slices for each group of zones.
+        """
+        return self.name in _BY_WEIGHTS and not self.hints
 
 
 def _groups(name: str, kernel: Kernel, about: str, *parameters: str) -> Algorithm:
@@ -149,7 +192,13 @@ _ALGORITHMS = (
     ),
 )
 
-ALGORITHMS: Final = {algorithm.name: algorithm for algorithm in _ALGORITHMS}
+ALGORITHMS: Final = {algorithm.name: algorithm for algorithm in _ALGORITHMS} | {
+    name: msgspec.structs.replace(algorithm, runs_with=runs_with)
+    for runs_with, names in _RUNS_WITH.items()
+    for algorithm in _ALGORITHMS
+    for name in names
+    if name == algorithm.name
+}
 PUBLISHED: Final = tuple(ALGORITHMS)[:7]
 """The seven of the simulator of KEP-2004."""
 

@@ -26,10 +26,13 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import FOR_ZONE_LABEL
 from keepclose.model.workload import Pod
+from keepclose.model.zone_weights import read_zone_weights
 from keepclose.routing.allocation.balanced import HintedZones, balance
 from keepclose.routing.allocation.kube_auto import allocate_kube_auto
 from keepclose.routing.allocation.local import allocate_local
 from keepclose.routing.hint_facts import group_of, with_hints, zones_of
+from keepclose.routing.traffic_shares import divide_shares
+from keepclose.routing.zone_weights import evaluate_zone_weights
 from keepclose.simulate.mechanisms import EventKind, Mechanism, Scenario, ScenarioStep, play
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import plan_service
@@ -167,7 +170,7 @@ def measure_churn(mechanism: Mechanism, steps: Sequence[ScenarioStep], *, scenar
         after = seen
         for writes in plan.plans.values():
             after = apply_plan(after, writes)
-        now = _serving(after)
+        now = read_serving(after)
         in_zone, overload = evaluate_traffic(cluster.shares.by_zone, now)
         measured.append(
             StepChurn(
@@ -177,7 +180,7 @@ def measure_churn(mechanism: Mechanism, steps: Sequence[ScenarioStep], *, scenar
                     name in serving and serving[name][1] != served
                     for name, (_, served) in now.items()
                 ),
-                written=_count_written(slices, after),
+                written=count_written(slices, after),
                 is_random=any(served == ANY_ZONE for _, served in now.values()),
                 in_zone=in_zone,
                 overload=overload,
@@ -211,6 +214,42 @@ def evaluate_traffic(shares: Mapping[str, float], serving: Serving) -> tuple[flo
             in_zone += share * in_own_zone[zone] / users[zone]
     busiest = max(sum(by_zone.get(zone, 0.0) for zone in zones_of(group)) for group in groups)
     return in_zone, max(0.0, total * (busiest + everywhere) - 1.0)
+
+
+def evaluate_slices(
+    shares: Mapping[str, float], slices: Sequence[EndpointSlice], serving: Serving
+) -> tuple[float, float]:
+    """Return what `evaluate_traffic` does, where all proxies follow the weights of the slices.
+
+    Without weights, or beside an endpoint without hints, proxies go by the hints.
+    """
+    written = read_zone_weights(slices)
+    is_hinted = all(served != ANY_ZONE for _, served in serving.values())
+    if written is None or written.problem or not is_hinted:
+        return evaluate_traffic(shares, serving)
+    matrix: dict[str, Counter[str]] = {}
+    for location, group in serving.values():
+        matrix.setdefault(location, Counter())[group] += 1
+    return evaluate_zone_weights(written, matrix, shares=shares)
+
+
+def read_serving(slices: Iterable[EndpointSlice]) -> Serving:
+    """Return the zone and the served zones of each pod that is an endpoint."""
+    serving: Serving = {}
+    for endpoint_slice in slices:
+        label = endpoint_slice.metadata.labels.get(FOR_ZONE_LABEL, ANY_ZONE)
+        for endpoint in endpoint_slice.endpoints:
+            served = group_of(endpoint.hints) or label
+            if endpoint.target_ref is not None:
+                serving[endpoint.target_ref.name] = (endpoint.zone or "", served)
+    return serving
+
+
+def count_written(before: Iterable[EndpointSlice], after: Iterable[EndpointSlice]) -> int:
+    """Return how many slices were created, changed or deleted."""
+    old = {endpoint_slice.metadata.name: _content(endpoint_slice) for endpoint_slice in before}
+    new = {endpoint_slice.metadata.name: _content(endpoint_slice) for endpoint_slice in after}
+    return sum(old.get(name) != new.get(name) for name in old.keys() | new.keys())
 
 
 def step_balanced(
@@ -254,7 +293,7 @@ def count_rehints(step: AllocationStep, changes: int, seed: int) -> float:
     rng = random.Random(seed)  # noqa: S311 (repeatable, not secret)
     rehints = 0
     for _ in range(changes // 20):
-        shares = _divide([rng.randint(1, 10) for _ in range(3)])
+        shares = divide_shares([rng.randint(1, 10) for _ in range(3)])
         endpoints = [0, 0, 0]
         for _ in range(rng.randint(6, 60)):
             endpoints[rng.randrange(3)] += 1
@@ -314,25 +353,9 @@ def _suffix(number: int) -> str:
     return digits
 
 
-def _serving(slices: Iterable[EndpointSlice]) -> Serving:
-    serving: Serving = {}
-    for endpoint_slice in slices:
-        label = endpoint_slice.metadata.labels.get(FOR_ZONE_LABEL, ANY_ZONE)
-        for endpoint in endpoint_slice.endpoints:
-            served = group_of(endpoint.hints) or label
-            if endpoint.target_ref is not None:
-                serving[endpoint.target_ref.name] = (endpoint.zone or "", served)
-    return serving
-
-
-def _count_written(before: Iterable[EndpointSlice], after: Iterable[EndpointSlice]) -> int:
-    old = {endpoint_slice.metadata.name: _content(endpoint_slice) for endpoint_slice in before}
-    new = {endpoint_slice.metadata.name: _content(endpoint_slice) for endpoint_slice in after}
-    return sum(old.get(name) != new.get(name) for name in old.keys() | new.keys())
-
-
 def _content(endpoint_slice: EndpointSlice) -> tuple[object, ...]:
-    return endpoint_slice.endpoints, endpoint_slice.ports, endpoint_slice.metadata.labels
+    metadata = endpoint_slice.metadata
+    return endpoint_slice.endpoints, endpoint_slice.ports, metadata.labels, metadata.annotations
 
 
 def _without_hints(endpoint_slice: EndpointSlice) -> EndpointSlice:
@@ -344,7 +367,3 @@ def _without_hints(endpoint_slice: EndpointSlice) -> EndpointSlice:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def _divide(nodes: Sequence[int]) -> list[float]:
-    return [count / sum(nodes) for count in nodes]

@@ -21,28 +21,20 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.meta import NamespacedName, ObjectMeta
-from keepclose.model.service.types import Service, ServicePort, ServiceSpec
+from keepclose.model.meta import NamespacedName
+from keepclose.model.service.types import Service
 from keepclose.model.well_known import (
     PREFER_SAME_ZONE,
     SUBSETTING_ANNOTATION,
     TOPOLOGY_MODE_ANNOTATION,
-    ZONE_LABEL,
+    WEIGHTS_ANNOTATION,
 )
-from keepclose.model.workload import (
-    Container,
-    ContainerPort,
-    Node,
-    NodeStatus,
-    Pod,
-    PodIP,
-    PodSpec,
-    PodStatus,
-    StatusCondition,
-)
+from keepclose.model.workload import Node, Pod
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.heuristics import Heuristic, Matrix, Refusal, ZoneDemand
 from keepclose.routing.subsets import Approach, SubsetMode, SubsetOptions, decide_subsets
+from keepclose.simulate.algorithms import ALGORITHMS, RunsWith
+from keepclose.simulate.cluster_objects import cluster_node, cluster_pod, web_service
 from keepclose.slices.settings import PlannerSettings
 
 _GATES: Final = FeatureGates().with_gates(
@@ -52,7 +44,6 @@ _CUSTOM: Final = "keepclose.dev/Compared"
 SURGE: Final = 0.25
 """The share of pods that one step of a rolling update replaces: the default of Deployments."""
 _ZONES = {"zone-a": 4, "zone-b": 3, "zone-c": 2}
-_READY: Final = (StatusCondition(type="Ready", status="True"),)
 
 
 class EventKind(StrEnum):
@@ -175,7 +166,7 @@ class _ClusterState:
         self.steps: list[ScenarioStep] = []
         self._rng = rng
         self._nodes = {
-            name: _make_node(name, zone)
+            name: cluster_node(name, zone)
             for zone, count in sorted(scenario.zones.items())
             for name in (f"{zone}-n{number}" for number in range(1, count + 1))
         }
@@ -231,7 +222,7 @@ class _ClusterState:
             self._created += 1
             number = self._created
             ip = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-            started.append(_make_pod(f"web-{number:05}", chosen, ip=ip))
+            started.append(cluster_pod(f"web-{number:05}", chosen, ip=ip))
         self._pods.update((pod.key, pod) for pod in started)
         return tuple(started)
 
@@ -268,6 +259,13 @@ class Mechanism(msgspec.Struct, frozen=True):
     settings: PlannerSettings = PlannerSettings(gates=_GATES)
     remembers: bool = True
     """Whether a step sees the hints of the step before."""
+    algorithm: str = ""
+    """The algorithm that a cluster runs for it; "" for one that is simulated only."""
+
+    @property
+    def runs_with(self) -> RunsWith:
+        """Whether a cluster can run it today, and with which proxy."""
+        return ALGORITHMS[self.algorithm].runs_with if self.algorithm else RunsWith.SIMULATOR
 
 
 class LocalHints(msgspec.Struct, frozen=True):
@@ -304,78 +302,36 @@ class LocalHints(msgspec.Struct, frozen=True):
 
 
 def _auto_service() -> Service:
-    return _make_service(annotations={TOPOLOGY_MODE_ANNOTATION: "Auto"})
+    return web_service(annotations={TOPOLOGY_MODE_ANNOTATION: "Auto"})
 
 
 def _subsetting_service() -> Service:
-    return _make_service(annotations={SUBSETTING_ANNOTATION: Approach.PREFER.value})
+    return web_service(annotations={SUBSETTING_ANNOTATION: Approach.PREFER.value})
 
 
-def _hinted(heuristic: Heuristic) -> tuple[Service, PlannerSettings]:
+def _hinted(
+    heuristic: Heuristic, annotations: dict[str, str] | None = None
+) -> tuple[Service, PlannerSettings]:
     settings = PlannerSettings(gates=_GATES, heuristics={_CUSTOM: heuristic})
-    return _make_service(traffic_distribution=_CUSTOM), settings
-
-
-def _make_node(name: str, zone: str) -> Node:
-    """Return a ready node of the zone; all have the same CPU."""
-    return Node(
-        metadata=ObjectMeta(name=name, labels={ZONE_LABEL: zone}),
-        status=NodeStatus(allocatable={"cpu": "4"}, conditions=_READY),
-    )
-
-
-def _make_pod(name: str, node: str, *, ip: str) -> Pod:
-    """Return a ready pod of the Service."""
-    return Pod(
-        metadata=ObjectMeta(
-            name=name, namespace="default", uid=f"uid-{name}", labels={"app": "web"}
-        ),
-        spec=PodSpec(
-            node_name=node,
-            containers=(Container(ports=(ContainerPort(name="http", container_port=8080),)),),
-        ),
-        status=PodStatus(
-            phase="Running",
-            pod_ip=ip,
-            pod_ips=(PodIP(ip=ip),),
-            conditions=_READY,
-        ),
-    )
-
-
-def _make_service(
-    *, annotations: dict[str, str] | None = None, traffic_distribution: str | None = None
-) -> Service:
-    """Return the Service of all scenarios."""
-    return Service(
-        metadata=ObjectMeta(
-            name="web", namespace="default", uid="uid-web", annotations=annotations or {}
-        ),
-        spec=ServiceSpec(
-            type="ClusterIP",
-            selector={"app": "web"},
-            ports=(ServicePort(name="http", protocol="TCP", port=80, target_port=8080),),
-            cluster_ip="10.96.0.10",
-            cluster_ips=("10.96.0.10",),
-            ip_families=("IPv4",),
-            ip_family_policy="SingleStack",
-            session_affinity="None",
-            internal_traffic_policy="Cluster",
-            traffic_distribution=traffic_distribution,
-        ),
-    )
+    return web_service(annotations=annotations, traffic_distribution=_CUSTOM), settings
 
 
 def _list_mechanisms() -> tuple[Mechanism, ...]:
     no_padding = PlannerSettings(gates=_GATES, subsets=SubsetOptions(padding=0))
     return (
-        Mechanism("none", "no mechanism: every client uses every endpoint", _make_service()),
+        Mechanism(
+            "none",
+            "no mechanism: every client uses every endpoint",
+            web_service(),
+            algorithm="original",
+        ),
         Mechanism(
             "same-zone",
             "spec.trafficDistribution: PreferSameZone",
-            _make_service(traffic_distribution=PREFER_SAME_ZONE),
+            web_service(traffic_distribution=PREFER_SAME_ZONE),
+            algorithm="same-zone",
         ),
-        Mechanism("auto", "topology mode Auto", _auto_service()),
+        Mechanism("auto", "topology mode Auto", _auto_service(), algorithm="kube-auto"),
         Mechanism(
             "auto-forgetful",
             "topology mode Auto without the previous assignment",
@@ -383,13 +339,17 @@ def _list_mechanisms() -> tuple[Mechanism, ...]:
             remembers=False,
         ),
         Mechanism(
-            "subsetting", "slices by zone, with padding and lazy rebalance", _subsetting_service()
+            "subsetting",
+            "slices by zone, with padding and lazy rebalance",
+            _subsetting_service(),
+            algorithm="local",
         ),
         Mechanism(
             "subsetting-unpadded",
             "slices by zone without padding",
             _subsetting_service(),
             no_padding,
+            algorithm="local",
         ),
         Mechanism(
             "local", "local by hints, with padding and lazy rebalance", *_hinted(LocalHints())
@@ -406,7 +366,7 @@ def _list_mechanisms() -> tuple[Mechanism, ...]:
             *_hinted(LocalHints(padding=0, lazy=False)),
             remembers=False,
         ),
-        Mechanism("balanced", "keepclose.dev/Balanced", *_hinted(BALANCED)),
+        Mechanism("balanced", "keepclose.dev/Balanced", *_hinted(BALANCED), algorithm="balanced"),
         Mechanism(
             "balanced-forgetful",
             "keepclose.dev/Balanced without the previous assignment",
@@ -419,3 +379,11 @@ def _list_mechanisms() -> tuple[Mechanism, ...]:
 MECHANISMS: Final = MappingProxyType(
     {mechanism.name: mechanism for mechanism in _list_mechanisms()}
 )
+
+WEIGHTS_MECHANISM: Final = Mechanism(
+    "weights",
+    "keepclose.dev/Balanced with weights beside its hints",
+    *_hinted(BALANCED, {WEIGHTS_ANNOTATION: "Enabled"}),
+    algorithm="balanced-weights",
+)
+"""Hints with weights, for runs that evaluate weights."""

@@ -1,8 +1,8 @@
 """Charts as SVG text, without a library, for reports that are one self-contained file.
 
-Colours come from classes s0 to s9 and from the colour of the text, so that the page decides between
-dark and light. Every mark has its numbers as a title, and every chart has a description, for screen
-readers. Texts are escaped here; callers pass them unescaped.
+Colours come from classes s0 to s9, those of lines from l0 to l9, and from the colour of the text,
+so that the page decides between dark and light. Every mark has its numbers as a title, and every
+chart has a description, for screen readers. Texts are escaped here; callers pass them unescaped.
 """
 
 from __future__ import annotations
@@ -185,6 +185,61 @@ def draw_bars(rows: Sequence[tuple[str, float]], *, title: str, unit: str = "") 
         )
         body.append(_text(_NAMES + width + 6, top + 16, f"{value:,.4g}{unit}", "start"))
     return _svg(len(rows) * _ROW + 4, "".join(body), title)
+
+
+def draw_lines(
+    series: Sequence[tuple[str, Sequence[float]]],
+    *,
+    title: str,
+    span: float,
+    x_unit: str = "",
+    y_unit: str = "",
+    mark: float | None = None,
+) -> str:
+    """Return one line over time for each series, from zero, and a horizontal line at `mark`.
+
+    All series cover the same `span`; a series without values draws no line.
+    """
+    height, left, right = 220.0, 56.0, WIDTH - 16.0
+    span = span if span > 0.0 else 1.0
+    values = [value for _, line in series for value in line]
+    high = _round_range([0.0, *values, mark or 0.0])[1]
+
+    def down(value: float) -> float:
+        return height - (height - 12) * value / high
+
+    body = []
+    for tick in _ticks(0.0, high):
+        body.append(f'<path class="line" d="M{left} {down(tick):.1f}H{right}"/>')
+        body.append(_text(left - 6, down(tick) + 4, f"{tick:g}{y_unit}", "end"))
+    for tick in _ticks(0.0, span):
+        x = left + (right - left) * tick / span
+        body.append(_text(x, height + 16, f"{tick:g}{x_unit}", "middle"))
+    if mark is not None:
+        body.append(f'<path class="mark" d="M{left} {down(mark):.1f}H{right}"/>')
+    x, bottom = left, height + 28
+    for number, (name, line) in enumerate(series):
+        step = (right - left) / max(1, len(line))
+        # NB: a value holds for its whole step, so a line is a stair.
+        points = "".join(
+            f"V{down(value):.1f}H{left + (place + 1) * step:.1f}"
+            for place, value in enumerate(line)
+        )
+        mean = sum(line) / max(1, len(line))
+        if line:
+            body.append(
+                f'<path class="l{number % SERIES}" d="M{left} {down(line[0]):.1f}{points}">'
+                f"<title>{escape(name)}: {mean:.1f}{y_unit} on average</title></path>"
+            )
+        width = 34 + 6.5 * len(name)
+        if x + width > right:
+            x, bottom = left, bottom + 18
+        body.append(
+            f'<rect class="s{number % SERIES}" x="{x:.1f}" y="{bottom}" width="10" height="10"/>'
+        )
+        body.append(_text(x + 15, bottom + 9, name, "start"))
+        x += width
+    return _svg(bottom + 16, "".join(body), title)
 
 
 def _svg(height: float, body: str, title: str) -> str:

@@ -1,8 +1,9 @@
 """Renders the answers of `keepclose simulate`: tables for people, plain data for JSON.
 
 Tables show the means first, then extremes and worst cases, in the columns of KEP-2004. The best
-total is marked, and never by colour alone. Scores go up to 100, deviations are in percent, and in
-JSON a figure that does not exist is null.
+total is marked, and never by colour alone; so are algorithms that not every cluster can run. Scores
+go up to 100, and that of the deviation is 100 without any; an overload is in percent, the load of
+the busiest endpoint above the mean. In JSON a figure that does not exist is null.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from keepclose.cli.render.progress import format_rate
+from keepclose.cli.render.runs_with import explain_marks, explain_slices
 from keepclose.cli.render.screen import Grid, Line, Screen
 from keepclose.cli.simulate_options import AlgorithmChoice
-from keepclose.simulate.churn import Churn
+from keepclose.simulate.algorithms import Algorithm
 from keepclose.simulate.comparison import Comparison, Example, SizeClass
 from keepclose.simulate.datasets import DataSet
-from keepclose.simulate.few_endpoints import NODE_PATTERNS, FewEndpoints
-from keepclose.simulate.mechanisms import Scenario
 from keepclose.simulate.summary import FigureColumn, Summary, Worst
 
 NAMED_INPUTS_JSON: Final = 20
+SCORES_LEGEND: Final = (
+    "scores, 100 at best: total, in zone, deviation, slices",
+    "overload: load of the busiest endpoint above the mean, on average and at worst",
+)
 SHOWN_FIGURES: Final = (
     "total",
     "in_zone",
@@ -34,7 +38,7 @@ NAMED_INPUTS_TEXT: Final = 3
 METRICS: Final = (
     "total",
     "in zone",
-    "overload",
+    "deviation",
     "slices",
     "worst %",
     "mean %",
@@ -59,11 +63,14 @@ def simulated_document(
     }
 
 
-def compared_document(comparison: Comparison) -> dict[str, Any]:
+def compared_document(comparison: Comparison, algorithms: Sequence[Algorithm]) -> dict[str, Any]:
     """Return the answer for two algorithms; differences are first minus second."""
+    first, second = algorithms
     return {
         "first": comparison.first,
+        "first_runs_with": first.runs_with,
         "second": comparison.second,
+        "second_runs_with": second.runs_with,
         "inputs": comparison.rows,
         "better": comparison.better,
         "equal": comparison.equal,
@@ -89,26 +96,6 @@ def compared_document(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def churn_document(
-    results: Sequence[tuple[Scenario, Sequence[Churn]]], seed: int
-) -> dict[str, Any]:
-    """Return the cost of the mechanisms in each scenario; the initial plan is no step."""
-    return {
-        "seed": seed,
-        "scenarios": [
-            {
-                "name": scenario.name,
-                "about": scenario.about,
-                "nodes": scenario.zones,
-                "endpoints": scenario.endpoints,
-                "steps": len(churns[0].changes) if churns else 0,
-                "mechanisms": [_churn(churn) for churn in churns],
-            }
-            for scenario, churns in results
-        ],
-    }
-
-
 def print_summaries(
     console: Screen,
     choices: Sequence[AlgorithmChoice],
@@ -127,32 +114,42 @@ def print_summaries(
     console.print(_extremes(choices, summaries))
     console.print()
     console.print(_worst_cases(choices, summaries, dataset))
+    console.print()
+    algorithms = [choice.algorithm for choice in choices]
+    marks = explain_marks([item.runs_with for item in algorithms], best=len(summaries) > 1)
+    for line in (*SCORES_LEGEND, *explain_slices(algorithms), marks):
+        console.print(Line(line, style="dim"))
 
 
-def print_comparison(console: Screen, comparison: Comparison) -> None:
+def print_comparison(
+    console: Screen, comparison: Comparison, algorithms: Sequence[Algorithm]
+) -> None:
     """Print how often the first algorithm is better, by how much, and the clearest examples."""
-    console.print(Line(f"{comparison.first} against {comparison.second}", style="bold"))
+    first, second = (algorithm.runs_with.mark_name(algorithm.name) for algorithm in algorithms)
+    console.print(Line(f"{first} against {second}", style="bold"))
     rows = comparison.rows
     console.print(
         f"{rows:,} inputs: better {_part(comparison.better, rows)}, "
         f"equal {_part(comparison.equal, rows)}, worse {_part(comparison.worse, rows)}"
     )
     for count, text in (
-        (comparison.only_first, f"only {comparison.first} has a valid result"),
-        (comparison.only_second, f"only {comparison.second} has a valid result"),
+        (comparison.only_first, f"only {first} has a valid result"),
+        (comparison.only_second, f"only {second} has a valid result"),
         (comparison.neither, "neither has a valid result"),
     ):
         if count:
             console.print(f"{_part(count, rows)}: {text}")
     console.print()
-    table = _table("mean difference", *METRICS)
+    table = figure_table("mean difference", *METRICS)
     table.add_row(
         f"{comparison.first} - {comparison.second}",
         *(f"{value:+.2f}" for value in comparison.differences),
     )
     console.print(table)
     console.print()
-    table = _table("endpoints per zone", "inputs", "better", "equal", "worse", "mean difference")
+    table = figure_table(
+        "endpoints per zone", "inputs", "better", "equal", "worse", "mean difference"
+    )
     for size in comparison.sizes:
         if size.rows:
             table.add_row(
@@ -163,60 +160,18 @@ def print_comparison(console: Screen, comparison: Comparison) -> None:
             )
     console.print(table)
     for title, examples in (
-        (f"best for {comparison.first}", comparison.best),
-        (f"best for {comparison.second}", comparison.worst),
+        (f"best for {first}", comparison.best),
+        (f"best for {second}", comparison.worst),
     ):
         console.print()
         if examples:
-            console.print(_examples(title, examples, comparison))
+            console.print(_examples(title, examples, names=(first, second)))
         else:
             console.print(Line(f"{title}: no input", style="dim"))
-
-
-def print_churn(console: Screen, scenario: Scenario, churns: Sequence[Churn]) -> None:
-    """Print the cost of each mechanism in a scenario."""
-    zones = ", ".join(f"{zone} {count}" for zone, count in scenario.zones.items())
-    console.print(Line(scenario.name, style="bold") + Line(f"  {scenario.about}"))
-    steps = len(churns[0].changes) if churns else 0
-    console.print(f"{scenario.endpoints} endpoints at the start, nodes: {zones}, {steps} steps")
-    table = _table("mechanism", "re-hinted", "written", "Random", "in zone", "overload", "worst")
-    for churn in churns:
-        table.add_row(
-            churn.mechanism,
-            f"{churn.rehinted:,}",
-            f"{churn.written:,}",
-            f"{churn.random_share:.0%}",
-            f"{churn.in_zone:.1%}",
-            f"{churn.mean_overload:.1%}",
-            f"{churn.worst_overload:.1%}",
-        )
-    console.print(table)
-
-
-def print_few(console: Screen, rows: Sequence[FewEndpoints]) -> None:
-    """Print the mean scores for each number of endpoints."""
-    console.print(f"three zones, {len(NODE_PATTERNS)} divisions of traffic, every placement")
-    table = _table(
-        "endpoints",
-        "inputs",
-        "none",
-        "PreferSameZone",
-        "Auto",
-        "Balanced",
-        "best",
-        "limit",
-        "below",
-    )
-    for row in rows:
-        scores = (row.no_hints, row.same_zone, row.auto, row.balanced, row.best, row.limit)
-        table.add_row(
-            str(row.endpoints), f"{row.inputs:,}", *map("{:.2f}".format, scores), f"{row.below:,}"
-        )
-    console.print(table)
-    console.print(
-        "best: of all hints, without a bound on overload; limit: by weights, not exceeded"
-    )
-    console.print("below: inputs where Balanced scores less than none, PreferSameZone or Auto")
+    console.print()
+    legend = explain_marks([algorithm.runs_with for algorithm in algorithms])
+    for line in (*SCORES_LEGEND[:1], *explain_slices(algorithms), legend):
+        console.print(Line(line, style="dim"))
 
 
 def name_size(size: SizeClass) -> str:
@@ -231,7 +186,7 @@ def explain_comparison(example: Example) -> str:
     first, second = example.first, example.second
     parts = [
         (f"{first[1] - second[1]:+.1f} in zone", abs(first[1] - second[1])),
-        (f"{first[4] - second[4]:+.1f} % worst overload", abs(first[4] - second[4]) / 2),
+        (f"{first[4] - second[4]:+.1f} % overload", abs(first[4] - second[4]) / 2),
         (f"{first[3] - second[3]:+.1f} slices", abs(first[3] - second[3]) / 3),
     ]
     largest_first = sorted((part for part in parts if part[1] > 0.05), key=lambda part: -part[1])
@@ -242,6 +197,7 @@ def _algorithm(choice: AlgorithmChoice, summary: Summary, dataset: DataSet) -> d
     document: dict[str, Any] = {
         "name": choice.name,
         "variant": choice.variant,
+        "runs_with": choice.algorithm.runs_with,
         "slice_model": "hints" if choice.algorithm.hints else "kep",
         "overload_threshold": choice.algorithm.threshold
         if "threshold" in choice.algorithm.parameters
@@ -299,36 +255,12 @@ def _example(example: Example, zones: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _churn(churn: Churn) -> dict[str, Any]:
-    kinds = dict.fromkeys(step.event for step in churn.changes)
-    return {
-        "name": churn.mechanism,
-        "rehinted": churn.rehinted,
-        "slices_written": churn.written,
-        "random_share": churn.random_share,
-        "mean_in_zone": 100 * churn.in_zone,
-        "mean_overload_percent": 100 * churn.mean_overload,
-        "max_overload_percent": 100 * churn.worst_overload,
-        "events": [
-            {
-                "event": kind.value,
-                "steps": len(steps),
-                "rehinted": sum(step.rehinted for step in steps),
-                "slices_written": sum(step.written for step in steps),
-                "random_steps": sum(step.is_random for step in steps),
-            }
-            for kind in kinds
-            for steps in [[step for step in churn.changes if step.event is kind]]
-        ],
-    }
-
-
 def _means(choices: Sequence[AlgorithmChoice], summaries: Sequence[Summary]) -> Grid:
     invalid = any(summary.invalid for summary in summaries)
-    # Where inputs are invalid, their number replaces the mean of the worst overload.
-    last = ["worst overload", "invalid"] if invalid else ["mean worst", "worst overload"]
-    columns = ["total", "in zone", "overload", "slices", *last]
-    table = _table("algorithm", *columns)
+    # Where inputs are invalid, their number replaces the mean of the overload.
+    last = ["worst", "invalid"] if invalid else ["overload", "worst"]
+    columns = ["total", "in zone", "deviation", "slices", *last]
+    table = figure_table("algorithm", *columns)
     best = max((s.figures.total.mean for s in summaries if s.figures), default=0.0)
     for choice, summary in zip(choices, summaries, strict=True):
         figures = summary.figures
@@ -340,21 +272,21 @@ def _means(choices: Sequence[AlgorithmChoice], summaries: Sequence[Summary]) -> 
                 cells.append(f"{figures.max_deviation.mean:.2f} %")
             cells.append(f"{figures.max_deviation.highest:.2f} %")
         is_best = figures is not None and figures.total.mean == best and len(summaries) > 1
-        name = f"{choice.title} *" if is_best else choice.title
+        name = f"{choice.marked} *" if is_best else choice.marked
         more = [f"{summary.invalid:,}"] if invalid else []
         table.add_row(name, *cells, *more, style="bold" if is_best else "")
     return table
 
 
 def _extremes(choices: Sequence[AlgorithmChoice], summaries: Sequence[Summary]) -> Grid:
-    table = _table("highest/lowest", "total", "in zone", "overload", "slices")
+    table = figure_table("highest/lowest", "total", "in zone", "deviation", "slices")
     for choice, summary in zip(choices, summaries, strict=True):
         figures = summary.figures
         if figures is None:
-            table.add_row(choice.title, *["-"] * 4)
+            table.add_row(choice.marked, *["-"] * 4)
         else:
             columns = (figures.total, figures.in_zone, figures.deviation, figures.slices)
-            table.add_row(choice.title, *map(_range, columns))
+            table.add_row(choice.marked, *map(_range, columns))
     return table
 
 
@@ -373,17 +305,17 @@ def _worst_cases(
         ):
             if worst is not None and not (what == "overload" and worst.value <= 0):
                 value = f"{what} {worst.value:.2f}{unit}"
-                table.add_row(choice.title, value, f"{worst.count:,}", _names(worst, dataset))
+                table.add_row(choice.marked, value, f"{worst.count:,}", _names(worst, dataset))
     return table
 
 
-def _examples(title: str, examples: Sequence[Example], comparison: Comparison) -> Grid:
+def _examples(title: str, examples: Sequence[Example], *, names: Sequence[str]) -> Grid:
     table = Grid(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     table.add_column(title, overflow="fold")
     table.add_column("nodes")
     table.add_column("endpoints")
-    table.add_column(comparison.first, justify="right")
-    table.add_column(comparison.second, justify="right")
+    for name in names:
+        table.add_column(name, justify="right")
     table.add_column("by", overflow="fold")
     for example in examples:
         table.add_row(
@@ -397,7 +329,8 @@ def _examples(title: str, examples: Sequence[Example], comparison: Comparison) -
     return table
 
 
-def _table(first: str, *columns: str) -> Grid:
+def figure_table(first: str, *columns: str) -> Grid:
+    """Return a table whose first column holds names and the others numbers."""
     table = Grid(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     table.add_column(first, no_wrap=True)
     for column in columns:

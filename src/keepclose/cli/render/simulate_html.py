@@ -21,38 +21,20 @@ from keepclose.cli.render.charts import (
     draw_planes,
     draw_ridges,
 )
-from keepclose.cli.render.simulate import name_size
+from keepclose.cli.render.churn import explain_churn, mark_mechanism
+from keepclose.cli.render.page import html_page, html_section, html_table
+from keepclose.cli.render.runs_with import explain_marks, explain_slices
+from keepclose.cli.render.simulate import SCORES_LEGEND, name_size
 from keepclose.cli.simulate_options import AlgorithmChoice
 from keepclose.simulate.churn import Churn
 from keepclose.simulate.comparison import Comparison, Example
 from keepclose.simulate.datasets import DataSet
-from keepclose.simulate.mechanisms import Scenario
+from keepclose.simulate.mechanisms import MECHANISMS, Scenario
 from keepclose.simulate.summary import Summary, Worst
 
 NAMED_INPUTS_HTML: Final = 10
 COMPARED_ROWS: Final = 50_000
 """A sample of this size shows where algorithms differ."""
-_HUES: Final = ("#4477cc", "#cc6633", "#2f9e6e", "#aa4499", "#b08a00")
-_MORE_HUES: Final = ("#33a0b8", "#cc4455", "#7766cc", "#6b8e23", "#888888")
-
-_STYLE: Final = (
-    ":root{color-scheme:light dark;--ink:#1c1e21;--paper:#fff;--dim:#667;--line:#d5d8de}"
-    "@media(prefers-color-scheme:dark){"
-    ":root{--ink:#e6e8eb;--paper:#16181c;--dim:#99a;--line:#3a3f47}}"
-    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);"
-    "max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "h1{font-size:1.6rem;margin:0}h2{font-size:1.15rem;margin:2.2rem 0 .4rem}"
-    "p{margin:.4rem 0}.dim{color:var(--dim)}"
-    "code{font:13px ui-monospace,monospace;background:var(--line);padding:.1em .4em;"
-    "border-radius:3px;overflow-wrap:anywhere}"
-    "table{border-collapse:collapse;margin:.6rem 0;font-variant-numeric:tabular-nums}"
-    "th,td{padding:.15rem .9rem .15rem 0;text-align:right;border-bottom:1px solid var(--line)}"
-    "th:first-child,td:first-child,td.text{text-align:left}th{color:var(--dim);font-weight:500}"
-    "tr.best td{font-weight:600}svg{max-width:100%;height:auto;display:block;margin:.6rem 0}"
-    "svg text{font-size:11px;fill:var(--ink)}svg .line{stroke:var(--line);fill:none}"
-    "svg text.on{fill:#fff}.p0{fill:#2f9e6e}.p1{fill:#8a919c}.p2{fill:#cc5544}"
-    ".o0{fill-opacity:.25}.o1{fill-opacity:.45}.o2{fill-opacity:.7}.o3{fill-opacity:1}"
-) + "".join(f".s{n}{{fill:{hue}}}" for n, hue in enumerate((*_HUES, *_MORE_HUES)))
 
 
 class SimulationReport(msgspec.Struct, frozen=True):
@@ -77,35 +59,23 @@ def render_report(report: SimulationReport) -> str:
         f"<h1>{data.rows:,} inputs of {escape(data.name)}</h1>",
         f'<p class="dim">keepclose {__version__} simulate, {report.seconds:.1f} s</p>',
         f"<p><code>{escape(report.command)}</code></p>",
-        _section(
+        html_section(
             "Means",
             _means(report),
-            "Scores go up to 100; overload is what the busiest endpoint gets beyond an even share.",
+            f"{'; '.join(SCORES_LEGEND)}; {_legend(report)}",
         ),
-        _section("Distribution of the total score", _ridges(report), ""),
-        _section(
+        html_section("Distribution of the total score", _ridges(report), ""),
+        html_section(
             "In-zone traffic against overload",
             _planes(report),
             "Means first, then where the inputs lie: the stronger the colour, the more of them.",
         ),
-        _section("Highest and lowest", _extremes(report), ""),
-        _section("Worst cases", _worst_cases(report), ""),
-        _section("Where algorithms differ", _differences(report), _about_differences(report)),
-        _section("Churn", _churn(report), _about_churn(report)),
+        html_section("Highest and lowest", _extremes(report), ""),
+        html_section("Worst cases", _worst_cases(report), ""),
+        html_section("Where algorithms differ", _differences(report), _about_differences(report)),
+        html_section("Churn", _churn(report), _about_churn(report)),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>keepclose simulate: {escape(data.name)}</title><style>{_STYLE}</style></head>"
-        f"<body>\n{''.join(sections)}</body></html>\n"
-    )
-
-
-def _section(title: str, content: str, about: str) -> str:
-    if not content:
-        return ""
-    intro = f'<p class="dim">{escape(about)}</p>' if about else ""
-    return f"<h2>{escape(title)}</h2>\n{intro}{content}\n"
+    return html_page(f"keepclose simulate: {data.name}", "".join(sections))
 
 
 def _means(report: SimulationReport) -> str:
@@ -113,7 +83,7 @@ def _means(report: SimulationReport) -> str:
     rows, marks = [], []
     for choice, summary in zip(report.choices, report.summaries, strict=True):
         figures = summary.figures
-        cells = [choice.title]
+        cells = [choice.marked, choice.algorithm.runs_with.value]
         if figures is None:
             cells += ["-"] * 6
         else:
@@ -123,29 +93,36 @@ def _means(report: SimulationReport) -> str:
             cells += [f"{figures.max_deviation.highest:.2f} %"]
         rows.append([*cells, f"{summary.valid:,}", f"{summary.invalid:,}"])
         marks.append(figures is not None and figures.total.mean == best)
-    names = ("total", "in zone", "overload", "slices", "mean worst", "worst overload")
-    return _table(("algorithm", *names, "valid", "invalid"), rows, marks)
+    names = ("total", "in zone", "deviation", "slices", "overload", "worst overload")
+    head = ("algorithm", "runs with", *names, "valid", "invalid")
+    return html_table(head, rows, marks, text=(1,))
+
+
+def _legend(report: SimulationReport) -> str:
+    algorithms = [choice.algorithm for choice in report.choices]
+    marks = explain_marks([item.runs_with for item in algorithms])
+    return " ".join((*explain_slices(algorithms), marks))
 
 
 def _ridges(report: SimulationReport) -> str:
-    rows = [(c.title, s.histograms.total) for c, s in _with_figures(report)]
+    rows = [(c.marked, s.histograms.total) for c, s in _with_figures(report)]
     return draw_ridges(rows, low=0, high=100) if rows else ""
 
 
 def _planes(report: SimulationReport) -> str:
     pairs = _with_figures(report)
     points = [
-        Point(choice.title, summary.figures.in_zone.mean, summary.figures.max_deviation.mean)
+        Point(choice.marked, summary.figures.in_zone.mean, summary.figures.max_deviation.mean)
         for choice, summary in pairs
         if summary.figures is not None
     ]
     if not points:
         return ""
-    planes = [(choice.title, _halved(summary.histograms.plane)) for choice, summary in pairs]
+    planes = [(choice.marked, _halved(summary.histograms.plane)) for choice, summary in pairs]
     return draw_plane(
         points,
         x_title="mean in-zone traffic",
-        y_title="mean worst overload",
+        y_title="mean overload",
         x_unit=" %",
         y_unit=" %",
     ) + draw_planes(planes, x_title="in-zone traffic, 0 to 100 %", y_title="overload, 0 to 100 %")
@@ -165,8 +142,8 @@ def _extremes(report: SimulationReport) -> str:
         if summary.figures is not None:
             f = summary.figures
             columns = (f.total, f.in_zone, f.deviation, f.slices, f.max_deviation)
-            rows.append([choice.title, *(f"{c.highest:.2f} / {c.lowest:.2f}" for c in columns)])
-    return _table(("algorithm", "total", "in zone", "overload", "slices", "worst %"), rows)
+            rows.append([choice.marked, *(f"{c.highest:.2f} / {c.lowest:.2f}" for c in columns)])
+    return html_table(("algorithm", "total", "in zone", "deviation", "slices", "overload %"), rows)
 
 
 def _worst_cases(report: SimulationReport) -> str:
@@ -179,9 +156,9 @@ def _worst_cases(report: SimulationReport) -> str:
             if worst is not None and not (what != "total" and worst.value <= 0):
                 value = f"{worst.value:.2f}"
                 rows.append(
-                    [choice.title, what, value, f"{worst.count:,}", _names(worst, report.dataset)]
+                    [choice.marked, what, value, f"{worst.count:,}", _names(worst, report.dataset)]
                 )
-    return _table(("algorithm", "of", "worst", "inputs", "first of them"), rows, text=(1, 4))
+    return html_table(("algorithm", "of", "worst", "inputs", "first of them"), rows, text=(1, 4))
 
 
 def _names(worst: Worst, dataset: DataSet) -> str:
@@ -211,8 +188,8 @@ def _differences(report: SimulationReport) -> str:
     ]
     return (
         draw_parts(bars, parts)
-        + _table(head, rows)
-        + _table((f"{best} against", "better in", "worse in"), examples, text=(1, 2))
+        + html_table(head, rows)
+        + html_table((f"{best} against", "better in", "worse in"), examples, text=(1, 2))
     )
 
 
@@ -231,7 +208,8 @@ def _churn(report: SimulationReport) -> str:
         return ""
     rows = [
         [
-            churn.mechanism,
+            mark_mechanism(churn.mechanism),
+            MECHANISMS[churn.mechanism].runs_with.value,
             f"{churn.rehinted:,}",
             f"{churn.written:,}",
             f"{churn.random_share:.0%}",
@@ -241,11 +219,12 @@ def _churn(report: SimulationReport) -> str:
         ]
         for churn in report.churns
     ]
-    head = ("mechanism", "re-hinted", "slices written", "Random", "in zone", "overload", "worst")
-    rehinted = [(churn.mechanism, float(churn.rehinted)) for churn in report.churns]
-    written = [(churn.mechanism, float(churn.written)) for churn in report.churns]
+    costs = ("re-hinted", "slices written", "Random", "in zone", "overload", "worst")
+    head = ("mechanism", "runs with", *costs)
+    rehinted = [(mark_mechanism(churn.mechanism), float(churn.rehinted)) for churn in report.churns]
+    written = [(mark_mechanism(churn.mechanism), float(churn.written)) for churn in report.churns]
     return (
-        _table(head, rows)
+        html_table(head, rows, text=(1,))
         + "<p>Endpoints that came to serve another zone</p>"
         + draw_bars(rehinted, title="Endpoints re-hinted by mechanism")
         + "<p>Slices written</p>"
@@ -257,30 +236,10 @@ def _about_churn(report: SimulationReport) -> str:
     if report.scenario is None:
         return ""
     steps = len(report.churns[0].changes) if report.churns else 0
-    return f"Scenario {report.scenario.name}, {steps} steps: {report.scenario.about}."
+    legend = "; ".join(explain_churn(report.churns))
+    return f"Scenario {report.scenario.name}, {steps} steps: {report.scenario.about}. {legend}."
 
 
 def _with_figures(report: SimulationReport) -> list[tuple[AlgorithmChoice, Summary]]:
     pairs = zip(report.choices, report.summaries, strict=True)
     return [(choice, summary) for choice, summary in pairs if summary.figures is not None]
-
-
-def _table(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    marks: Sequence[bool] = (),
-    *,
-    text: Sequence[int] = (),
-) -> str:
-    """Return a table; marked rows are bold, and `text` are the columns that hold no numbers."""
-    if not rows:
-        return ""
-    lines = ["<table><tr>", *(f"<th>{escape(name)}</th>" for name in head), "</tr>\n"]
-    for number, row in enumerate(rows):
-        best = number < len(marks) and marks[number]
-        lines.append('<tr class="best">' if best else "<tr>")
-        for column, cell in enumerate(row):
-            kind = ' class="text"' if column in text else ""
-            lines.append(f"<td{kind}>{escape(cell)}</td>")
-        lines.append("</tr>\n")
-    return "".join([*lines, "</table>"])
