@@ -94,7 +94,9 @@ def test_extras() -> None:
     assert extras["server"] == {"uvloop"}
     assert extras["sim"] == {"numba", "numpy"}
     assert PROJECT["optional-dependencies"]["lab"] == ["keepclose[server]"]
-    assert PROJECT["optional-dependencies"]["all"] == ["keepclose[server,sim]"]
+    assert PROJECT["optional-dependencies"]["dask"][0] == "keepclose[sim]"
+    assert extras["dask"] == {"keepclose", "distributed"}
+    assert PROJECT["optional-dependencies"]["all"] == ["keepclose[dask,server,sim]"]
 
 
 def test_nothing_is_to_be_installed_that_no_index_has() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from keepclose.simulate.datasets import (
     CHUNK_ROWS,
     DATASET_NAMES,
+    KEP2004_4_ZONES,
+    KEP2004_5_ZONES,
     KEP2004_LARGE,
     KEP2004_SMALL,
     RANDOM_KINDS,
@@ -90,6 +93,60 @@ def test_published_sets_have_their_sizes() -> None:
     """There are as many rows as published, in three zones."""
     assert (LARGE.rows, SMALL.rows) == (39_273_145, 389_400)
     assert LARGE.zones == SMALL.zones == ("zone1", "zone2", "zone3")
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "zones", "sections", "high"),
+    [
+        pytest.param(KEP2004_4_ZONES, 3_299_742_160, 4, 715, 12_082_785, id="four zones"),
+        pytest.param(KEP2004_5_ZONES, 193_635_813_371, 5, 2002, 321_402_081, id="five zones"),
+    ],
+)
+def test_more_zones_are_enumerated_like_three(
+    name: str, rows: int, zones: int, sections: int, high: int
+) -> None:
+    """Sections of ascending nodes, each with all ascending endpoints but none, then equal zones."""
+    dataset = open_dataset(name)
+    section = (rows - high) // sections
+    ones, tens = (1,) * zones, (10,) * zones
+    nothing = (0,) * (zones - 1)
+
+    assert (dataset.rows, len(dataset.zones)) == (rows, zones)
+    assert read_rows(dataset, 0, 2) == [(ones, (*nothing, 1)), (ones, (*nothing, 2))]
+    assert read_rows(dataset, section - 1, section + 1) == [
+        (ones, (100,) * zones),
+        ((*ones[1:], 2), (*nothing, 1)),
+    ]
+    assert read_rows(dataset, rows - high - 1, rows - high + 1) == [
+        (tens, (100,) * zones),
+        ((30,) * zones, (100,) * zones),
+    ]
+    assert read_rows(dataset, rows - 1, rows) == [((30,) * zones, (996,) * zones)]
+    assert dataset.label(section) == f"0-{(*ones[1:], 2)}"
+    assert dataset.label(rows - 1) == f"{high - 1}-high"
+
+
+@pytest.mark.parametrize("name", DATASET_NAMES)
+def test_a_pickled_set_is_its_generator(name: str) -> None:
+    """A copy has the same rows, and takes a few bytes; so does one of a sample."""
+    for dataset in (open_dataset(name), open_dataset(name, rows=500, seed=3)):
+        pickled = pickle.dumps(dataset)
+        copy = pickle.loads(pickled)  # noqa: S301 - pickled above
+
+        assert dataset.is_generated
+        assert copy.is_generated
+        assert len(pickled) < 500
+        assert (copy.name, copy.rows, copy.zones) == (dataset.name, dataset.rows, dataset.zones)
+        assert read_rows(copy, 400, 410) == read_rows(dataset, 400, 410)
+        assert copy.label(450) == dataset.label(450)
+
+
+def test_given_rows_are_no_generator() -> None:
+    """Rows at hand, and samples of them, are not defined by a few numbers."""
+    rows = InMemoryRows(("a",), [1, 2], [3, 4])
+
+    assert not rows.is_generated
+    assert not Sample(rows, rows=1).is_generated
 
 
 @pytest.mark.parametrize("name", DATASET_NAMES)
@@ -208,7 +265,7 @@ def test_no_zones_are_no_rows() -> None:
 
 def test_unknown_name_lists_the_known_ones() -> None:
     """Another name is refused with all that there are."""
-    with pytest.raises(UnknownDataSetError, match="kep2004-large, kep2004-small, random"):
+    with pytest.raises(UnknownDataSetError, match="kep2004-large, kep2004-small, kep2004-4zones"):
         open_dataset("kep2005")
 
 

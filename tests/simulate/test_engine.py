@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -15,7 +16,13 @@ from keepclose.simulate.datasets import (
     MissingExtraError,
     open_dataset,
 )
-from keepclose.simulate.engine import RowResults, run_simulation, simulate_rows, tally_results
+from keepclose.simulate.engine import (
+    RangeTally,
+    RowResults,
+    run_simulation,
+    simulate_rows,
+    tally_results,
+)
 from keepclose.simulate.summary import (
     BlockTally,
     FigureColumn,
@@ -193,6 +200,22 @@ def test_summary_does_not_depend_on_threads_or_blocks(threads: int, block_rows: 
 
     assert got == want
     assert 0 < got[0].invalid < got[0].rows
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ranges_join_to_the_summary(compiled: bool) -> None:
+    """Ranges of any length, each tallied alone and then added in order, give the same summary."""
+    pytest.importorskip("numba")
+    dataset = open_dataset("random-empty-zones", rows=3000, seed=6)
+    algorithms = [find_algorithm("local"), find_algorithm("balanced")]
+    ranges = RangeTally(dataset, algorithms, compiled=compiled, block_rows=100)
+    tallies = [BlockTally(algorithm.name) for algorithm in algorithms]
+    for start, stop in pairwise((0, 1, 7, 1700, 1700, 2999, 3000)):
+        for tally, part in zip(tallies, ranges.run(start, stop), strict=True):
+            assert part.rows == stop - start
+            tally.add(part)
+
+    assert [tally.finish() for tally in tallies] == run_simulation(dataset, algorithms)
 
 
 def test_plain_summary_is_the_compiled_one() -> None:

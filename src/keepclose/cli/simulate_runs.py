@@ -20,11 +20,11 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.cli.exit import fail
+from keepclose.cli.exit import ExitCode, fail
 from keepclose.cli.render.output import echo_document, say
 from keepclose.cli.render.progress import shown_progress
 from keepclose.cli.render.simulate_html import COMPARED_ROWS, SimulationReport, render_report
-from keepclose.cli.simulate_options import AlgorithmChoice, warn_of_slowness
+from keepclose.cli.simulate_options import AlgorithmChoice, SchedulerChoice, warn_of_slowness
 from keepclose.model.gates import Gate
 from keepclose.model.well_known import (
     EXCLUDED_NODE_LABELS,
@@ -35,10 +35,11 @@ from keepclose.model.well_known import (
     ZONE_LABEL,
 )
 from keepclose.routing.subsets import Approach
+from keepclose.simulate.algorithms import Algorithm
 from keepclose.simulate.churn import compare_churn
 from keepclose.simulate.comparison import Comparison, Example, compare
 from keepclose.simulate.csv.outputs import write_results
-from keepclose.simulate.datasets import DataSet, Sample
+from keepclose.simulate.datasets import DataSet, MissingExtraError, Sample
 from keepclose.simulate.engine import run_simulation
 from keepclose.simulate.mechanisms import MECHANISMS, SCENARIOS
 from keepclose.simulate.summary import Summary, Weights
@@ -87,13 +88,13 @@ def name_outputs(output: str | None, choices: Sequence[AlgorithmChoice]) -> list
 
 def refuse_overwriting(source: str | None, outputs: Sequence[Path], report: str | None) -> None:
     """End the command if a file would overwrite the input or another output."""
-    if report is not None and any(_is_same_file(Path(report), output) for output in outputs):
+    if report is not None and any(is_same_file(Path(report), output) for output in outputs):
         fail("--report would overwrite the file of --output")
     if source is None:
         return
-    if any(_is_same_file(Path(source), output) for output in outputs):
+    if any(is_same_file(Path(source), output) for output in outputs):
         fail("--output would overwrite the file of --input")
-    if report is not None and _is_same_file(Path(source), Path(report)):
+    if report is not None and is_same_file(Path(source), Path(report)):
         fail("--report would overwrite the file of --input")
 
 
@@ -103,10 +104,16 @@ def run_algorithms(
     weights: Weights,
     *,
     outputs: Sequence[Path] = (),
+    scheduler: SchedulerChoice | None = None,
 ) -> list[Summary]:
-    """Return the summaries; with output files, write the results of every input too."""
-    warn_of_slowness(data)
+    """Return the summaries; with output files, write the results of every input too.
+
+    With a scheduler the workers of a Dask cluster compute them, otherwise this process does.
+    """
     algorithms = [choice.algorithm for choice in choices]
+    if scheduler is not None:
+        return _run_on_cluster(data, algorithms, weights, scheduler)
+    warn_of_slowness(data)
     with shown_progress(data.rows, "inputs") as advance:
         if not outputs:
             return run_simulation(data, algorithms, weights=weights, progress=advance)
@@ -119,6 +126,30 @@ def run_algorithms(
             raise
         except OSError as error:
             fail(f"{error.filename or outputs[0]} cannot be written: {error.strerror}")
+
+
+def _run_on_cluster(
+    data: DataSet, algorithms: Sequence[Algorithm], weights: Weights, scheduler: SchedulerChoice
+) -> list[Summary]:
+    from keepclose.simulate.sweep import run_sweep
+    from keepclose.simulate.sweep_cluster import SweepError, SweepFault
+
+    try:
+        with shown_progress(data.rows, "inputs") as advance:
+            return run_sweep(
+                data,
+                algorithms,
+                scheduler=scheduler.address,
+                weights=weights,
+                worker_wait_s=scheduler.timeout_s,
+                progress=advance,
+            )
+    except MissingExtraError as error:
+        fail(str(error).partition(";")[0], error.fix)
+    except SweepError as error:
+        is_absent = error.fault in {SweepFault.UNREACHABLE, SweepFault.NO_WORKERS}
+        code = ExitCode.UNREACHABLE if is_absent else ExitCode.BAD_INPUT
+        fail(f"--scheduler: {error}", error.fix, code=code)
 
 
 def make_report(
@@ -140,7 +171,7 @@ def make_report(
         if summary.figures is not None
     }
     best = max(means, key=means.__getitem__, default=0)
-    named = [replace(choice.algorithm, name=choice.title) for choice in choices]
+    named = [replace(choice.algorithm, name=choice.marked) for choice in choices]
     return SimulationReport(
         command=shlex.join(["keepclose", *sys.argv[1:]]),
         choices=choices,
@@ -207,7 +238,7 @@ def name_zones(zones: Sequence[str]) -> list[str]:
     return names
 
 
-def _is_same_file(first: Path, second: Path) -> bool:
+def is_same_file(first: Path, second: Path) -> bool:
     """Return whether two paths name one file; a device or a pipe holds nothing to overwrite."""
     if first == second:
         return not first.exists() or first.is_file()

@@ -1,10 +1,11 @@
 """Data sets: regions, row by row, each with nodes and endpoints for every zone.
 
-The two sets of KEP-2004 are enumerated as the simulator of the proposal did. Random rows are drawn
-in chunks of fixed size whose generator is keyed by seed and chunk; so any part of any set can be
-read at any time, in any order and by any thread, and is always the same. No set is ever held in
-memory as a whole. Zones are in the order of their names. Only sets of given rows work without
-numpy, which is imported when it is first needed.
+The two sets of KEP-2004 are enumerated as the simulator of the proposal did, and two more in the
+same way for four and five zones. Random rows are drawn in chunks of fixed size whose generator is
+keyed by seed and chunk; so any part of any set can be read at any time, in any order and by any
+thread or machine, and is always the same. No set is ever held in memory as a whole: a set by name
+is pickled as its generator, without rows. Zones are in the order of their names. Only sets of given
+rows work without numpy, which is imported when it is first needed.
 """
 
 from __future__ import annotations
@@ -12,17 +13,34 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from itertools import combinations_with_replacement
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
+
+from keepclose.simulate.ascending_counts import AscendingCounts
 
 KEP2004_LARGE: Final = "kep2004-large"
 KEP2004_SMALL: Final = "kep2004-small"
+KEP2004_4_ZONES: Final = "kep2004-4zones"
+KEP2004_5_ZONES: Final = "kep2004-5zones"
 RANDOM_KINDS: Final = ("random", "random-skewed", "random-many-zones", "random-empty-zones")
-DATASET_NAMES: Final = (KEP2004_LARGE, KEP2004_SMALL, *RANDOM_KINDS)
+DATASET_NAMES: Final = (
+    KEP2004_LARGE,
+    KEP2004_SMALL,
+    KEP2004_4_ZONES,
+    KEP2004_5_ZONES,
+    *RANDOM_KINDS,
+)
 DEFAULT_ROWS: Final = 1_000_000
 CHUNK_ROWS: Final = 4096
 """Random rows are drawn in chunks of this size; changing it changes every random data set."""
+# Zones, most endpoints of a zone outside of the part of equal zones, and whether that part exists.
+_ENUMERATED: Final = {
+    KEP2004_LARGE: (3, 100, True),
+    KEP2004_SMALL: (3, 20, False),
+    KEP2004_4_ZONES: (4, 100, True),
+    KEP2004_5_ZONES: (5, 100, True),
+}
 _BITS: Final = 2**64 - 1
 
 
@@ -32,8 +50,9 @@ class MissingExtraError(RuntimeError):
     # NB: keepclose is on no package index, so no single command installs the extra everywhere.
     fix = "install the wheel of keepclose with its extra [sim]: docs/howto/install.md"
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} needs numpy and numba; {self.fix}")
+    def __init__(self, what: str, packages: str = "numpy and numba", *, extra: str = "sim") -> None:
+        self.fix = MissingExtraError.fix.replace("[sim]", f"[{extra}]")
+        super().__init__(f"{what} needs {packages}; {self.fix}")
 
 
 class UnknownDataSetError(ValueError):
@@ -55,6 +74,8 @@ class DataSet(ABC):
     name: str
     zones: tuple[str, ...]
     rows: int
+    is_generated: bool = False
+    """Whether a pickled copy holds no rows, because a few numbers define all of them."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> Block:
@@ -122,22 +143,30 @@ class InMemoryRows(DataSet):
 class Kep2004(DataSet):
     """Ascending counts of nodes times ascending counts of endpoints, and a part of equal zones.
 
-    Zone i gets the i-th number of both triples, so that large zones tend to have more endpoints.
+    Zone i gets the i-th number of both tuples, so that large zones tend to have more endpoints.
     """
 
-    def __init__(self, name: str, *, endpoints_up_to: int, high: bool) -> None:
+    is_generated = True
+
+    def __init__(self, name: str, *, endpoints_up_to: int, high: bool, zones: int = 3) -> None:
         numpy = load_numpy(f"data set {name}")
         self.name = name
-        self.zones = ("zone1", "zone2", "zone3")
+        self.zones = tuple(f"zone{number}" for number in range(1, zones + 1))
         self._numpy = numpy
-        self._triples = list(combinations_with_replacement(range(1, 11), 3))
-        # Without any endpoint (the first triple) there is nothing to simulate.
-        few = list(combinations_with_replacement(range(endpoints_up_to + 1), 3))[1:]
-        many = list(combinations_with_replacement(range(100, 997, 7), 3)) if high else []
-        self._section = len(few)
-        self._nodes = numpy.array([*self._triples, (30, 30, 30)], dtype=numpy.int64)
-        self._endpoints = numpy.array([*few, *many], dtype=numpy.int64)
-        self.rows = len(self._triples) * len(few) + len(many)
+        nodes = AscendingCounts(numpy, range(1, 11), zones)
+        self._sections = nodes.total
+        self._nodes = numpy.concatenate(
+            [nodes.pick(numpy.arange(nodes.total)), numpy.full((1, zones), 30)]
+        )
+        self._few = AscendingCounts(numpy, range(endpoints_up_to + 1), zones)
+        self._many = AscendingCounts(numpy, range(100, 997, 7) if high else (), zones)
+        # Without any endpoint (the first tuple) there is nothing to simulate.
+        self._section = self._few.total - 1
+        self.rows = self._sections * self._section + self._many.total
+
+    def __reduce__(self) -> tuple[Callable[[str], DataSet], tuple[str]]:
+        """Return how to open the set again, which is all that a copy needs."""
+        return open_again, (self.name,)
 
     def read(self, start: int, stop: int) -> Block:
         """Return the rows, computed from their numbers."""
@@ -149,17 +178,24 @@ class Kep2004(DataSet):
         """Return the rows, computed from their numbers."""
         numpy = self._numpy
         rows = numpy.asarray(chosen, dtype=numpy.int64)
-        section = numpy.minimum(rows // self._section, len(self._triples))
-        # NB: the counts of the last section follow those that all others share.
+        section = numpy.minimum(rows // self._section, self._sections)
         first = rows - section * self._section
-        first += numpy.where(section == len(self._triples), self._section, 0)
-        nodes = self._nodes[section].reshape(-1)
-        return Block(0, len(rows), nodes, self._endpoints[first].reshape(-1))
+        high = section == self._sections
+        if not high.any():
+            endpoints = self._few.pick(first + 1)
+        elif high.all():
+            endpoints = self._many.pick(first)
+        else:
+            endpoints = numpy.empty((len(rows), len(self.zones)), dtype=numpy.int64)
+            endpoints[~high] = self._few.pick(first[~high] + 1)
+            endpoints[high] = self._many.pick(first[high])
+        return Block(0, len(rows), self._nodes[section].reshape(-1), endpoints.reshape(-1))
 
     def label(self, row: int) -> str:
         """Return the label that the row has in the published lists."""
-        section = min(row // self._section, len(self._triples))
-        kind = str(self._triples[section]) if section < len(self._triples) else "high"
+        section = min(row // self._section, self._sections)
+        is_high = section == self._sections
+        kind = "high" if is_high else str(tuple(self._nodes[section].tolist()))
         return f"{row - section * self._section}-{kind}"
 
 
@@ -169,6 +205,8 @@ class RandomRows(DataSet):
     Every row has at least one node and one endpoint.
     """
 
+    is_generated = True
+
     def __init__(self, kind: str, *, rows: int, seed: int = 0) -> None:
         self._numpy = load_numpy(f"data set {kind}")
         self.name = kind
@@ -176,6 +214,10 @@ class RandomRows(DataSet):
         self.seed = seed
         width = 12 if kind == "random-many-zones" else 3
         self.zones = tuple(f"zone{number:0{len(str(width))}}" for number in range(1, width + 1))
+
+    def __reduce__(self) -> tuple[Callable[..., DataSet], tuple[str, int, int]]:
+        """Return how to draw the rows again, which is all that a copy needs."""
+        return _draw_again, (self.name, self.rows, self.seed)
 
     def read(self, start: int, stop: int) -> Block:
         """Return the rows from the chunks they belong to."""
@@ -238,6 +280,7 @@ class Sample(DataSet):
         self.rows = max(0, min(rows, source.rows))
         self.source = source
         self.seed = seed
+        self.is_generated = source.is_generated
 
     def read(self, start: int, stop: int) -> Block:
         """Return the drawn rows, each read from the source."""
@@ -263,18 +306,34 @@ def open_dataset(name: str, *, rows: int | None = None, seed: int = 0) -> DataSe
 
     Random sets have a million rows by default. Raises UnknownDataSetError for other names.
     """
-    dataset: DataSet
     if name in RANDOM_KINDS:
         return RandomRows(name, rows=DEFAULT_ROWS if rows is None else rows, seed=seed)
-    if name == KEP2004_LARGE:
-        dataset = Kep2004(name, endpoints_up_to=100, high=True)
-    elif name == KEP2004_SMALL:
-        dataset = Kep2004(name, endpoints_up_to=20, high=False)
-    else:
-        raise UnknownDataSetError(f"no data set {name!r}; there are {', '.join(DATASET_NAMES)}")
+    dataset = open_again(name)
     if rows is not None and rows < dataset.rows:
         return Sample(dataset, rows=rows, seed=seed)
     return dataset
+
+
+def open_again(name: str) -> DataSet:
+    """Return an enumerated data set, one object for each name.
+
+    Raises UnknownDataSetError for other names.
+    """
+    if name not in _ENUMERATED:
+        raise UnknownDataSetError(f"no data set {name!r}; there are {', '.join(DATASET_NAMES)}")
+    # NB: a set that was opened before is not served without numpy.
+    load_numpy(f"data set {name}")
+    return _open_enumerated(name)
+
+
+@lru_cache(maxsize=2)
+def _open_enumerated(name: str) -> DataSet:
+    zones, endpoints_up_to, high = _ENUMERATED[name]
+    return Kep2004(name, endpoints_up_to=endpoints_up_to, high=high, zones=zones)
+
+
+def _draw_again(kind: str, rows: int, seed: int) -> DataSet:
+    return RandomRows(kind, rows=rows, seed=seed)
 
 
 def _scramble(seed: int, number: int) -> int:

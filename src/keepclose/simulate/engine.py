@@ -41,6 +41,7 @@ from keepclose.simulate.summary import (
 __all__ = [
     "BLOCK_ROWS",
     "FEW_ROWS",
+    "RangeTally",
     "RowResults",
     "run_simulation",
     "simulate_rows",
@@ -262,30 +263,70 @@ def run_simulation(
     `threads` None means all cores; `compiled` None compiles if that pays. `progress` is called with
     the number of rows done. Raises MissingExtraError if `compiled` is True without a compiler.
     """
-    backend = _choose_backend(dataset, compiled=compiled)
-    runs = [
-        _PreparedAlgorithm(backend, algorithm, weights or Weights()) for algorithm in algorithms
-    ]
-    tallies = [BlockTally(algorithm.name) for algorithm in algorithms]
-    block_rows = block_rows if backend.compiled else min(block_rows, SLOW_ROWS)
-    step = block_rows * BLOCKS_AT_ONCE if backend.compiled else block_rows
+    tally = RangeTally(
+        dataset, algorithms, weights=weights, block_rows=block_rows, compiled=compiled
+    )
+    step = tally.step
 
     def work(start: int) -> list[PartTally]:
-        scratch = Scratch(backend, block_rows)
-        parts = [PartTallier(backend) for _ in runs]
-        stop = min(start + step, dataset.rows)
-        for first in range(start, stop, block_rows):
-            block = backend.convert(dataset.read(first, min(first + block_rows, stop)))
-            for run, part in zip(runs, parts, strict=True):
-                part.add(run.run(block, scratch))
-        return [part.finish() for part in parts]
+        return tally.run_step(start, min(start + step, dataset.rows))
 
-    for start, done in _work_in_order(work, range(0, dataset.rows, step), backend, threads):
-        for tally, part in zip(tallies, done, strict=True):
-            tally.add(part)
+    tallies = [BlockTally(algorithm.name) for algorithm in algorithms]
+    starts = range(0, dataset.rows, step)
+    for start, done in _work_in_order(work, starts, tally.backend, threads):
+        for total, part in zip(tallies, done, strict=True):
+            total.add(part)
         if progress is not None:
             progress(min(start + step, dataset.rows))
-    return [tally.finish() for tally in tallies]
+    return [total.finish() for total in tallies]
+
+
+class RangeTally:
+    """Tallies ranges of the rows of a data set for some algorithms; threads may share it.
+
+    The parameters are those of `run_simulation`.
+    """
+
+    def __init__(
+        self,
+        dataset: DataSet,
+        algorithms: Sequence[Algorithm],
+        *,
+        weights: Weights | None = None,
+        block_rows: int = BLOCK_ROWS,
+        compiled: bool | None = None,
+    ) -> None:
+        self.backend = _choose_backend(dataset, compiled=compiled)
+        self._dataset = dataset
+        self._algorithms = algorithms
+        self._runs = [
+            _PreparedAlgorithm(self.backend, algorithm, weights or Weights())
+            for algorithm in algorithms
+        ]
+        is_compiled = self.backend.compiled
+        self._block_rows = block_rows if is_compiled else min(block_rows, SLOW_ROWS)
+        self.step = self._block_rows * (BLOCKS_AT_ONCE if is_compiled else 1)
+        """The most rows of one step: machine integers hold the sums of no more."""
+
+    def run(self, start: int, stop: int) -> list[PartTally]:
+        """Return the tally of any range of rows for each algorithm."""
+        tallies = [BlockTally(algorithm.name) for algorithm in self._algorithms]
+        for first in range(start, stop, self.step):
+            parts = self.run_step(first, min(first + self.step, stop))
+            for tally, part in zip(tallies, parts, strict=True):
+                tally.add(part)
+        return [tally.join() for tally in tallies]
+
+    def run_step(self, start: int, stop: int) -> list[PartTally]:
+        """Return the tally of at most `step` rows for each algorithm."""
+        scratch = Scratch(self.backend, self._block_rows)
+        parts = [PartTallier(self.backend) for _ in self._runs]
+        for first in range(start, stop, self._block_rows):
+            block = self._dataset.read(first, min(first + self._block_rows, stop))
+            block = self.backend.convert(block)
+            for run, part in zip(self._runs, parts, strict=True):
+                part.add(run.run(block, scratch))
+        return [part.finish() for part in parts]
 
 
 def simulate_rows(

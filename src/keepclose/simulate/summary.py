@@ -225,6 +225,19 @@ class BlockTally:
         self._deviation = join_worst(self._deviation, part.worst_deviation, sign=1)
         self._total = join_worst(self._total, part.worst_total, sign=-1)
 
+    def join(self) -> PartTally:
+        """Return all parts so far as one, which another tally can add."""
+        return PartTally(
+            rows=self.rows,
+            valid=self.valid,
+            undivided=self.undivided,
+            sums=tuple(self._sums),
+            extremes=tuple(self._extremes),
+            histograms=tuple(self._histograms),
+            worst_deviation=self._deviation,
+            worst_total=self._total,
+        )
+
     def finish(self) -> Summary:
         """Return the summary of all parts so far."""
         counts = self._histograms
