@@ -56,6 +56,8 @@ bench: $(READY)
 	$(VENV)/bin/python bench/simulator.py
 	$(VENV)/bin/python bench/csvfiles.py
 	$(VENV)/bin/python bench/rehints.py
+	$(VENV)/bin/python bench/demand.py
+	$(VENV)/bin/python bench/sweeps.py
 	$(VENV)/bin/python bench/client.py
 	$(VENV)/bin/python bench/storage.py
 	$(VENV)/bin/python bench/apiserver.py
@@ -87,7 +89,7 @@ wheel: $(READY)
 
 lock:
 	$(VENV)/bin/python -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
-	  --extra sim --extra server --group dev pyproject.toml -o requirements.lock
+	  --extra dask --extra server --group dev pyproject.toml -o requirements.lock
 	$(VENV)/bin/python -m uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
 	  --only-binary :all: --group fuzz -o tests/fuzz/requirements.lock
 

@@ -65,13 +65,16 @@ ANNOTATIONS = {
     " default of 20 % gives way where the endpoints cannot be divided within it.",
     well_known.OBJECTIVE_ANNOTATION: "What `keepclose.dev/Balanced` optimizes under the bound:"
     " `Score` (default), in-zone traffic and load as in KEP-2004, or `Locality`, in-zone traffic.",
+    well_known.DEMAND_ANNOTATION: "`CPU`: the CPU of nodes decides the shares of this Service,"
+    " whatever `--demand` measures; `Measured` (default): what was measured does.",
     well_known.MIN_IN_ZONE_ANNOTATION: "The least part of the traffic that"
     " `keepclose.dev/Balanced` keeps in its zone, such as `0.6` or `60%`, if need be beyond the"
-    " bound on overload.",
+    " default bound on overload, never beyond one that is set.",
     well_known.PADDING_ANNOTATION: "How many endpoints above that number the division begins, and"
     " below it ends, a whole number; overrides `--subsetting-padding`.",
     well_known.OVERLOAD_THRESHOLD_ANNOTATION: "The overload that no zone may reach, a number above"
-    " 0 such as 0.5; overrides `--subsetting-overload-threshold`.",
+    " 0 such as 0.5, with subsetting and `keepclose.dev/LocalShared`; overrides"
+    " `--subsetting-overload-threshold`.",
     well_known.NODE_TOPOLOGY_ANNOTATION: "`Enabled`: node hints on top of zone hints; `Auto`: where"
     " one DaemonSet is on nearly every node; `Disabled`: never.",
     well_known.TRAFFIC_DISTRIBUTION_ANNOTATION: "Sets `spec.trafficDistribution` where an API"
@@ -80,7 +83,17 @@ ANNOTATIONS = {
     " `Local` or `PreferLocal`.",
     well_known.EXTERNAL_POLICY_ANNOTATION: "Sets `externalTrafficPolicy` likewise.",
     well_known.ENDPOINT_WEIGHTS_ANNOTATION: "On a slice: weights of its endpoints, a JSON list of"
-    " whole numbers in their order.",
+    " whole numbers in their order, the same for all clients. A node that follows"
+    " `keepclose.dev/zone-weights` ignores it.",
+    well_known.ZONE_WEIGHTS_ANNOTATION: "On one slice of a Service and address family:"
+    ' `{"hints":0,"weights":{"zone-a":{"zone-a":10000,"zone-b":2500}}}`, by the zone of the client'
+    " and the zone of the endpoint the weight of each endpoint, from 0 to 10000; `hints` is how"
+    " many thousandths of the traffic follow the hints instead. The controller writes it; see"
+    " [Balanced](../background/balanced.md).",
+    well_known.WEIGHTS_ANNOTATION: "`Enabled`: the controller writes weights beside the hints of a"
+    " heuristic such as `keepclose.dev/Balanced`, for proxies that follow them; `Disabled`: never."
+    " The default is `Enabled` for heuristics that give weights by themselves, `Disabled` for"
+    " Balanced. A webhook writes no weights.",
 }
 
 LIMITS_HEAD = (

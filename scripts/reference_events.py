@@ -73,6 +73,8 @@ _WHEN: dict[tuple[str, str], tuple[str, str]] = {
     (CONTROLLER, "MaxOverloadInvalid"): ("Service", "Likewise the overload bound of Balanced."),
     (CONTROLLER, "ObjectiveInvalid"): ("Service", "Likewise the objective of Balanced."),
     (CONTROLLER, "MinInZoneInvalid"): ("Service", "Likewise the least in-zone share of Balanced."),
+    (CONTROLLER, "WeightsInvalid"): ("Service", "Likewise whether weights are written."),
+    (CONTROLLER, "DemandInvalid"): ("Service", "Likewise whether measured demand counts."),
     (CONTROLLER, "EndpointSlicesContended"): (
         "Service",
         "Another controller keeps undoing the writes; the message names it, and the fix.",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
 from keepclose.accounting.flow_table import ALL_DETAIL, FlowTable
@@ -20,8 +20,14 @@ from keepclose.apiserver.metrics import ServerMetrics
 from keepclose.apiserver.serving.http_messages import ConnectionLimits
 from keepclose.apiserver.storage.store import Store
 from keepclose.controller.metrics import ControllerMetrics
+from keepclose.demand.reader import DemandMetrics, DemandReader
+from keepclose.demand.settings import DemandOptions, DemandOrigin
+from keepclose.demand.sources import FileSource
+from keepclose.demand.store import DemandStore
 from keepclose.flows.metrics import AgentCounts, FlowMetrics
+from keepclose.kube.clock import SystemClock
 from keepclose.proxy.counters.metrics import ProxyMetrics
+from keepclose.routing.traffic_shares import Shares
 from keepclose.slices.settings import PlannerSettings
 from keepclose.webhook.metrics import WebhookMetrics
 
@@ -51,6 +57,23 @@ def describe_metrics() -> str:
     return "\n".join([about, *(_section(page) for page in _pages()), _flows_section()])
 
 
+def _demand_page() -> _Page:
+    clock = SystemClock()
+    options = DemandOptions(DemandOrigin.FILE, file="demand.csv")
+    store = DemandStore(
+        options.use, source=options.source, by_cpu=lambda: Shares({}), now=clock.monotonic
+    )
+    source = FileSource(options.file, clock=clock)
+    registry = CollectorRegistry()
+    DemandMetrics(registry, DemandReader(source, store, clock=clock, period_s=options.period_s))
+    return _Page(
+        "Measured demand",
+        "With `--demand`, `keepclose controller` serves these in addition, in both modes.",
+        generate_latest(registry),
+        registry,
+    )
+
+
 def _pages() -> Iterator[_Page]:
     controller = ControllerMetrics(max_endpoints=PlannerSettings().max_endpoints)
     yield _Page(
@@ -67,6 +90,7 @@ def _pages() -> Iterator[_Page]:
         webhook.page(),
         webhook.registry,
     )
+    yield _demand_page()
     proxy = ProxyMetrics()
     proxy.count_connections(lambda: ())
     proxy.count_unserved(lambda: ())

@@ -113,7 +113,7 @@ def test_two_commands_are_two() -> None:
 def test_the_simulations_in_the_readme_run(tmp_path: Path) -> None:
     """Each way to call the simulator runs, here on a sample of the inputs."""
     calls = re.findall(r"^\.venv/bin/(keepclose simulate[^#\n]*)", README, re.MULTILINE)
-    assert len(calls) == 5
+    assert len(calls) == 6
     for call in calls:
         script, *arguments = call.split()
         takes_rows = not {"churn", "few"} & set(arguments)
