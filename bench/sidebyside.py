@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import signal
 import statistics
@@ -317,9 +316,12 @@ def _late(values: list[float]) -> float:
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU time of a process, all threads of it."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU time of a process, all threads of it.
+
+    NB: /proc/PID/stat counts in hundredths of a second, which is a tenth of what 100 changes take.
+    The clock of another process has its number as clock_getcpuclockid(3) makes it.
+    """
+    return time.clock_gettime((~process << 3) | 2)
 
 
 def resident_bytes(process: int) -> int:
