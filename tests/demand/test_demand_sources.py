@@ -115,6 +115,17 @@ async def test_an_agent_that_began_again_counts_from_there() -> None:
     assert reading.rates[WEB]["zone-a"] == pytest.approx(5.0)
 
 
+async def test_a_zone_that_sends_nothing_any_more_has_the_rate_0() -> None:
+    """An agent that still has the row of a zone has measured that nothing was added to it."""
+    clock = FakeClock()
+    agents = Agents(**three(10.0, 0, 0, 0))
+    source = await start(agents, clock, second=Agents(**three(20.0, 100, 100, 100)))
+    agents.pages = three(30.0, 200, 200, 100)
+    assert (await source.read()).rates == {WEB: {"zone-a": 10.0, "zone-b": 10.0, "zone-c": 0.0}}
+    agents.pages = three(40.0, 200, 200, 100)
+    assert (await source.read()).rates == {WEB: {"zone-a": 0.0, "zone-b": 0.0, "zone-c": 0.0}}
+
+
 async def test_an_agent_that_does_not_answer_counts_as_before_for_a_while() -> None:
     """The rates of the last answer stay; the reading names the agent and why."""
     clock = FakeClock()

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from keepclose.accounting.flow_files import MAX_ROWS, bounded_lines, check_rows
-from keepclose.accounting.flow_table import FlowKind, FlowTable, is_zone
+from keepclose.accounting.flow_table import FlowKey, FlowKind, FlowTable, is_zone
 from keepclose.demand.prometheus_queries import FIELDS
 from keepclose.demand.settings import DemandMeasure
 from keepclose.model.meta import NamespacedName
@@ -25,21 +25,32 @@ MAX_DEMAND_BYTES: Final = 32 << 20
 _COLUMNS: Final = ("namespace", "service", "zone", "rate")
 
 
-def rates_of_flows(table: FlowTable, *, measure: DemandMeasure) -> ServiceRates:
+def rates_of_flows(
+    table: FlowTable, *, measure: DemandMeasure, counted: FlowTable | None = None
+) -> ServiceRates:
     """Return the rates of a table of flows over its period; {} if that is not known.
 
-    Only flows to Services count, and only those from a zone.
+    Only flows to Services count, and only those from a zone. A flow that only `counted` has, with
+    all that the source has ever counted, has the rate 0.
     """
     rates: ServiceRates = {}
     if table.seconds <= 0.0:
         return rates
     for key, counts in table:
-        if key.kind is not FlowKind.SERVICE or not key.service or not is_zone(key.client_zone):
+        if not _is_demand(key):
             continue
-        counted = counts.total_bytes if measure is DemandMeasure.BYTES else counts.connections
+        number = counts.total_bytes if measure is DemandMeasure.BYTES else counts.connections
         zones = rates.setdefault(NamespacedName(key.namespace, key.service), {})
-        zones[key.client_zone] = zones.get(key.client_zone, 0.0) + counted / table.seconds
+        zones[key.client_zone] = zones.get(key.client_zone, 0.0) + number / table.seconds
+    for key, _ in () if counted is None else counted:
+        if _is_demand(key):
+            zones = rates.setdefault(NamespacedName(key.namespace, key.service), {})
+            zones.setdefault(key.client_zone, 0.0)
     return rates
+
+
+def _is_demand(key: FlowKey) -> bool:
+    return key.kind is FlowKind.SERVICE and bool(key.service) and is_zone(key.client_zone)
 
 
 def rates_of_series(

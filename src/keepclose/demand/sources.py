@@ -193,7 +193,8 @@ class AgentSource:
             return
         later = table.since(before)
         if later.seconds > 0.0:
-            agent.rates = rates_of_flows(later, measure=self._measure)
+            # NB: an agent that counts no more of a zone has measured that it sends nothing.
+            agent.rates = rates_of_flows(later, measure=self._measure, counted=table)
             agent.at = self._clock.monotonic()
 
     def _is_fresh(self, agent: _Agent) -> bool:
