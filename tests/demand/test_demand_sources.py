@@ -146,6 +146,38 @@ async def test_an_agent_that_does_not_answer_counts_as_before_for_a_while() -> N
     assert (await source.read()).rates[WEB]["zone-c"] == pytest.approx(10.0)
 
 
+async def test_rates_of_agents_that_are_all_silent_are_as_old_as_they_are() -> None:
+    """What was measured before is not measured again, be it of one zone or of all."""
+    clock = FakeClock()
+    agents = Agents(**three(10.0, 0, 0, 0))
+    source = await start(agents, clock, second=Agents(**three(20.0, 100, 100, 100)))
+    assert (await source.read()).age_s == 0.0
+    await clock.advance(100.0)
+    agents.pages = {**three(120.0, 200, 200, 0), "n3": "refused"}
+    assert (await source.read()).age_s == pytest.approx(100.0)
+    await clock.advance(100.0)
+    agents.pages = dict.fromkeys(ZONES, "refused")
+    assert (await source.read()).age_s == pytest.approx(200.0)
+
+
+async def test_agents_at_addresses_are_as_young_as_the_youngest_of_them() -> None:
+    """Without their nodes it is not known of which zone one is silent."""
+    clock = FakeClock()
+    agents = Agents(**three(10.0, 0, 0, 0))
+    source = AgentSource(agents.read, clock=clock)
+    reading = asyncio.create_task(source.read())
+    await clock.run_until_idle()
+    agents.pages = three(20.0, 10, 10, 10)
+    await clock.advance(5.0)
+    assert (await reading).age_s == 0.0
+    await clock.advance(10.0)
+    agents.pages = {**three(30.0, 20, 20, 20), "n3": "refused"}
+    assert (await source.read()).age_s == 0.0
+    await clock.advance(10.0)
+    agents.pages = dict.fromkeys(ZONES, "refused")
+    assert (await source.read()).age_s == pytest.approx(10.0)
+
+
 async def test_a_zone_whose_agents_are_silent_is_not_taken_for_one_without_clients() -> None:
     """Nothing is measured if less than half of the agents of a zone answer, or it has none."""
     clock = FakeClock()

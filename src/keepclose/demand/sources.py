@@ -102,7 +102,8 @@ class AgentSource:
     """The flow agents of a cluster, whose counters are read again and again.
 
     An agent that does not answer counts as before, for a while. If less than half of the agents of
-    a zone answer, nothing is measured, because that zone would seem to send little.
+    a zone have answered in that time, nothing is measured, because that zone would seem to send
+    little. While no agent of a zone answers, readings are as old as its last rates.
     """
 
     def __init__(
@@ -142,7 +143,17 @@ class AgentSource:
         if len(notes) > _SHOWN:
             notes[_SHOWN:] = [f"and {len(notes) - _SHOWN:,} more agents do not answer"]
         notes += [make_plain(note, most=_NOTE_LENGTH) for note in others[:_SHOWN]]
-        return DemandReading(total, notes=tuple(notes))
+        return DemandReading(total, age_s=self._find_age(), notes=tuple(notes))
+
+    def _find_age(self) -> float:
+        """Return the age of the newest rates of the zone whose agents are silent for longest."""
+        zones = {} if self._zones is None else self._zones()
+        newest: dict[str, float] = {}
+        for name, agent in self._agents.items():
+            if agent.at is not None and self._is_fresh(agent):
+                zone = zones.get(name, "")
+                newest[zone] = max(agent.at, newest.get(zone, agent.at))
+        return max((self._clock.monotonic() - at for at in newest.values()), default=0.0)
 
     async def _read_once(self) -> ReadErrors:
         listed: set[str] = set()
