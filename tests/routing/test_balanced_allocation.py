@@ -255,8 +255,15 @@ def test_a_new_endpoint_goes_where_it_does_most_good() -> None:
 
 def test_a_new_endpoint_where_no_traffic_is_gets_its_hint_once() -> None:
     """If it stays unused it is hinted for its own zone, not first for another without traffic."""
-    first = balance((0.0, 0.0, 1.0), (0, 2, 0), previous=[{}, {(1,): 1}, {}])
-    assert first.hints == ({}, {(1,): 2}, {})
+    written: Hints = [{}, {(1,): 1}, {(2,): 3}, {(3,): 2}]
+    first = balance((0.0, 0.0, 0.7, 0.3), (1, 2, 3, 2), previous=written)
+    assert first.hints == ({(2,): 1}, {(1,): 1, (2,): 1}, {(2,): 3}, {(3,): 2})
+
+
+def test_hints_that_no_client_follows_are_not_kept() -> None:
+    """Where all written hints are for zones without traffic, they have no effect to be kept."""
+    served = balance((0.0, 0.0, 1.0), (0, 2, 0), previous=[{}, {(1,): 1}, {}])
+    assert served.hints == ({}, {(2,): 2}, {})
 
 
 def test_an_endpoint_that_is_gone_is_not_re_hinted() -> None:
