@@ -253,6 +253,18 @@ def test_a_zone_that_left_the_cluster_is_dropped_at_once() -> None:
     assert feed([(2.0, None)], state=decision.state, by_cpu=two)[-1].has_changed is False
 
 
+def test_the_traffic_of_a_zone_that_left_the_cluster_is_not_enough() -> None:
+    """What the rest sends is too little by itself, before the next sample as after it."""
+    two = Shares({"a": 0.5, "b": 0.5})
+    rates = {"a": 0.1, "b": 0.1, "c": 100.0}
+    state = feed([(0.0, rates)])[-1].state
+    before = feed([(1.0, None)], state=state, by_cpu=two)[-1]
+    after = feed([(30.0, rates)], state=before.state, by_cpu=two)[-1]
+    assert before.basis is after.basis is DemandBasis.CPU
+    assert "less than 1 a second" in before.shares.reasons[0].message
+    assert "less than 1 a second" in after.shares.reasons[0].message
+
+
 def test_a_zone_that_comes_back_counts_in_full() -> None:
     """Its first rate is not smoothed, as that of a first sample is not."""
     two = Shares({"a": 0.5, "b": 0.5})

@@ -11,7 +11,7 @@ Time is an argument in seconds. A clock that jumps back only delays the next cha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from itertools import islice
 from math import isfinite
@@ -147,7 +147,7 @@ def decide_demand(
     measured = _divide({zone: rate.rate for zone, rate in state.rates.items() if zone in zones})
     is_stale = state.measured_at is not None and now - state.measured_at > settings.stale_after_s
     planned: Mapping[str, float] = {}
-    if not is_stale and _is_enough(state, settings, is_planned=had_shares):
+    if not is_stale and _is_enough(state, zones, settings, is_planned=had_shares):
         planned = _choose(state, present, measured, now=now, settings=settings)
     has_changed = planned != before
     if has_changed:
@@ -230,9 +230,14 @@ def _find_error(sample: DemandSample, zones: Iterable[str]) -> str:
     return ""
 
 
-def _is_enough(state: DemandState, settings: DemandSettings, *, is_planned: bool) -> bool:
-    """Return whether there is enough traffic; a Service in use keeps its shares for half of it."""
-    total = sum(rate.rate for rate in state.rates.values())
+def _is_enough(
+    state: DemandState, zones: Collection[str], settings: DemandSettings, *, is_planned: bool
+) -> bool:
+    """Return whether there is enough traffic; a Service in use keeps its shares for half of it.
+
+    Zones that have left the cluster since the last sample do not count.
+    """
+    total = sum(rate.rate for zone, rate in state.rates.items() if zone in zones)
     least = settings.least_rate / 2 if is_planned else settings.least_rate
     return total > 0.0 and total >= least
 
@@ -281,7 +286,9 @@ def _reasons(
             message = f"nothing was measured{by} for {settings.stale_after_s:g} s, so CPU counts"
             reasons.append(Reason(ReasonCode.SHARES_STALE, message, fix="check the source"))
         case DemandBasis.CPU:
-            reasons.append(Reason(ReasonCode.SHARES_BY_CPU, _why_cpu(state, settings, by)))
+            reasons.append(
+                Reason(ReasonCode.SHARES_BY_CPU, _why_cpu(state, by_cpu.by_zone, settings, by))
+            )
     if state.rejected:
         message = f"the newest sample was not used: {state.rejected}"
         fix = f"correct what is measured{by} for this Service"
@@ -294,10 +301,10 @@ def _reasons(
     return tuple(reasons) if basis is DemandBasis.MEASURED else (*reasons, *by_cpu.reasons)
 
 
-def _why_cpu(state: DemandState, settings: DemandSettings, by: str) -> str:
+def _why_cpu(state: DemandState, zones: Collection[str], settings: DemandSettings, by: str) -> str:
     if state.at is None:
         return f"nothing was measured{by} yet, so CPU counts"
-    if _is_enough(state, settings, is_planned=False):
+    if _is_enough(state, zones, settings, is_planned=False):
         return f"shares changed less than {settings.interval_s:g} s ago, so CPU counts"
     return (
         f"less than {settings.least_rate:g} a second was measured{by}, which tells nothing, so "
