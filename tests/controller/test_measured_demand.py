@@ -8,16 +8,18 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keepclose.demand.settings import DemandOptions, DemandOrigin
 from keepclose.kube.requests import SERVICES
 from keepclose.model.gates import FeatureGates, Gate
+from keepclose.model.meta import NamespacedName
 from keepclose.model.well_known import DEMAND_ANNOTATION, TRAFFIC_DISTRIBUTION_ANNOTATION
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.balanced import BALANCED
-from keepclose.routing.demand import DemandSettings
+from keepclose.routing.demand import DemandBasis, DemandSettings
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.api_server import PATIENCE, serving
 from support.controllers import World, world
@@ -190,6 +192,38 @@ async def test_stale_demand_and_the_annotation_leave_cpu(cluster: World, tmp_pat
         plan = controller.explain((await cluster.slices())[0].service_key)
         assert plan is not None
         assert "SharesStale" in {reason.code.value for reason in plan.reasons}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param({"spec": {"selector": None}}, id="no selector"),
+        pytest.param({"metadata": {"annotations": {DEMAND_ANNOTATION: "CPU"}}}, id="CPU"),
+        pytest.param(
+            {"metadata": {"annotations": {TRAFFIC_DISTRIBUTION_ANNOTATION: None}}},
+            id="no heuristic",
+        ),
+        pytest.param(None, id="deleted"),
+    ],
+)
+async def test_demand_is_counted_for_no_service_that_uses_none(
+    cluster: World, tmp_path: Path, patch: dict[str, Any] | None
+) -> None:
+    """A Service that no heuristic plans any more is in no metric, and is not decided again."""
+    path = tmp_path / "demand.json"
+    measure(path, web=STEP, other=STEP)
+    async with cluster.controlled(SETTINGS, demand=demand_of(path)) as controller:
+        await cluster.settle(controller)
+        assert controller.demand is not None
+        store = controller.demand.store
+        assert len(store) == 2
+        if patch is None:
+            await cluster.remove(SERVICES, "other")
+        else:
+            await cluster.change(SERVICES, "other", patch)
+        await cluster.settle(controller)
+        assert store.keys == [NamespacedName("default", "web")]
+        assert store.count_by_basis() == {DemandBasis.MEASURED: 1}
 
 
 async def test_without_the_option_nothing_is_said_of_demand(cluster: World) -> None:

@@ -100,13 +100,13 @@ class ServicePlanners:
         self.drop(key)
         self.by_shares.discard(key)
         self.by_weights.discard(key)
+        if self.demand is not None:
+            self.demand.forget(key)
 
     def forget(self, key: NamespacedName) -> None:
         """Drop everything about a Service that was deleted."""
         self.release(key)
         self._answers.pop(key, None)
-        if self.demand is not None:
-            self.demand.forget(key)
         self._triggers.delete_service(key)
 
     async def plan(self, service: Service) -> ServicePlan:
