@@ -465,6 +465,66 @@ async def test_hints_follow_measured_demand(tmp_path: Path, files: WebhookSettin
             assert 'keepclose_demand_services{source="measured"} 1.0' in page
 
 
+async def test_a_new_replica_reviews_nothing_before_demand_was_read(
+    tmp_path: Path, files: WebhookSettings
+) -> None:
+    """It would hint by CPU what the others have hinted by demand; slices pass until then."""
+    asked_at, answered = asyncio.Event(), asyncio.Event()
+    series = [
+        {"metric": {"namespace": "default", "service": "web", "zone": zone}, "value": [0, rate]}
+        for zone, rate in zip(ZONES, ("70", "20", "10"), strict=True)
+    ]
+    body = msgspec.json.encode(
+        {"status": "success", "data": {"resultType": "vector", "result": series}}
+    )
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked_at.set()
+        await answered.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    prometheus = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = prometheus.sockets[0].getsockname()[1]
+    options = DemandOptions(
+        DemandOrigin.PROMETHEUS,
+        prometheus_url=f"http://127.0.0.1:{port}",
+        query="sum by (namespace, service, zone) (demand)",
+    )
+    written = endpoint_slice(
+        *(endpoint(f"10.0.0.{number + 1}", zone=ZONES[number // 3]) for number in range(9)),
+        name="web-1",
+    )
+    async with serving(tmp_path / "api", gates=parse_gates(GATES)) as api, world(api) as cluster:
+        await add_cluster(cluster, {DISTRIBUTION: "keepclose.dev/Balanced"})
+        connection = load_connection_settings(tmp_path / "api" / "kubeconfig", env={})
+        async with connect(connection, clock=CLOCK, retries=Retries(max_elapsed=0.0)) as client:
+            process = WebhookProcess(
+                client, SETTINGS, files, clock=CLOCK, leader_elect=False, demand=options
+            )
+            task = asyncio.create_task(process.run())
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await asked_at.wait()
+                async with trusting(ca_of(files), process.port) as asked:
+                    assert not process.synced.is_set()
+                    assert await asked.review(written) is None
+                    answered.set()
+                    async with asyncio.timeout(PATIENCE):
+                        await process.synced.wait()
+                    patch = await asked.review(written)
+                zones = Counter(step["value"]["forZones"][0]["name"] for step in patch)
+                assert zones == {"zone-a": 6, "zone-b": 2, "zone-c": 1}
+            finally:
+                answered.set()
+                task.cancel()
+                await asyncio.wait((task,))
+    prometheus.close()
+    await prometheus.wait_closed()
+
+
 async def _has_hints(cluster: World, want: dict[str, int]) -> bool:
     return Counter(zone for row in await hints(cluster) for zone in row) == want
 

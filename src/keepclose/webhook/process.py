@@ -86,7 +86,7 @@ class WebhookProcess:
         )
         self.listening = asyncio.Event()
         self.synced = asyncio.Event()
-        """Set once all caches have been complete."""
+        """Set once all caches have been complete, and demand was read or took too long."""
         self.metrics = WebhookMetrics()
         self.view = HintView(settings.plan)
         self.reflectors = self.view.reflectors(client, clock=clock)
@@ -140,13 +140,14 @@ class WebhookProcess:
         self.listening.set()
         for reflector in self.reflectors:
             await reflector.synced.wait()
-        self.synced.set()
-        _log.info("caches are complete", services=len(self.view.caches.services))
-        if self._settings.registers:
-            await self._retry(self._registration.ensure)
         async with beside(self._watch_certificate_files(pair)), beside(self._measure_demand()):
             if self.demand is not None:
+                # NB: before reviews count, or those of a new replica would hint by CPU.
                 await self.demand.wait_for_first()
+            self.synced.set()
+            _log.info("caches are complete", services=len(self.view.caches.services))
+            if self._settings.registers:
+                await self._retry(self._registration.ensure)
             await self._lead()
 
     async def _measure_demand(self) -> None:
