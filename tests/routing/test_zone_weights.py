@@ -380,6 +380,30 @@ def test_the_blend_ends_when_all_nodes_follow_weights() -> None:
     )
 
 
+def test_weights_that_cannot_be_written_are_said_to_be_none() -> None:
+    """Those of too many zones, or of zones without traffic alone, have a reason that says so."""
+    names = [f"zone-{'n' * 50}-{number:02}" for number in range(40)]
+    shares = dict.fromkeys(names, 1 / len(names))
+    matrix = {name: {name: 1} for name in names}
+    even = {client: dict.fromkeys(names, 1) for client in names}
+    decision = settle_weights(even, matrix, shares=shares, bound=0.2, weighted_zones=names)
+    assert decision.written is None
+    assert decision.reason.code is ReasonCode.WEIGHTS_WITHHELD
+    assert "those of 40 zones take more than 65,536 characters" in decision.reason.message
+    few = names[:20]
+    rows = {client: dict.fromkeys(few, 1) for client in few}
+    matrix = {name: {name: 1} for name in few}
+    shares = dict.fromkeys(few, 1 / len(few))
+    decision = settle_weights(rows, matrix, shares=shares, bound=0.2, weighted_zones=few)
+    assert decision.written is not None
+    assert decision.reason.code is ReasonCode.WEIGHTS_WRITTEN
+    idle = settle_weights(
+        {few[0]: {few[1]: 1}}, matrix, shares={few[1]: 1.0}, bound=0.2, weighted_zones=few
+    )
+    assert idle.written is None
+    assert "zones without traffic" in idle.reason.message
+
+
 def test_weights_of_which_nothing_would_be_left_are_withheld() -> None:
     """If only hints keep the bound in a mixed cluster, no weights are written."""
     got = settle_weights(

@@ -57,9 +57,14 @@ def render_zone_weights(zone_weights: ZoneWeights) -> str:
     return _ENCODER.encode(_Form(zone_weights.weights, zone_weights.hints)).decode()
 
 
+def is_too_long(text: str) -> bool:
+    """Return whether an annotation is longer than any that is read or written."""
+    return len(text) > MAX_WEIGHTS_BYTES
+
+
 def parse_zone_weights(text: str) -> ZoneWeights:
     """Return the weights of an annotation; with a problem if it is not of the form."""
-    if len(text) > MAX_WEIGHTS_BYTES:
+    if is_too_long(text):
         return ZoneWeights(problem=f"they are longer than {MAX_WEIGHTS_BYTES:,} characters")
     try:
         form = _DECODER.decode(text)

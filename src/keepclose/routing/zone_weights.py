@@ -21,7 +21,15 @@ from msgspec.structs import replace
 
 from keepclose.model.endpointslice.validation import MAX_ZONE_HINTS
 from keepclose.model.well_known import WEIGHTS_ANNOTATION
-from keepclose.model.zone_weights import ALL_BY_HINTS, MAX_WEIGHT, WeightMatrix, ZoneWeights
+from keepclose.model.zone_weights import (
+    ALL_BY_HINTS,
+    MAX_WEIGHT,
+    MAX_WEIGHTS_BYTES,
+    WeightMatrix,
+    ZoneWeights,
+    is_too_long,
+    render_zone_weights,
+)
 from keepclose.routing.hint_facts import FollowedHints, count_ready, name_group, zones_of
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
@@ -163,27 +171,30 @@ def settle_weights(
     In `weighted_zones` all nodes follow weights; in every other zone any part of them may follow
     the hints. No endpoint gets more than the bound above the mean, unless the hints alone, or the
     desired weights alone, give it more. Written weights stay while they keep within that and are
-    little worse than new ones.
+    little worse than new ones. Those of too many zones for an annotation are not written.
     """
     model = _LoadModel(matrix, shares=shares, weighted_zones=weighted_zones)
     weights = {client: row for client, row in desired.items() if shares.get(client, 0.0) > 0.0}
     by_hints = model.worst(weights, ALL_BY_HINTS)
     allowed = max(bound, by_hints, model.overload(weights)) + _ROUNDING
     part = _least_part(model, weights, allowed)
-    if part == ALL_BY_HINTS or not weights:
-        return WeightDecision(
-            None,
-            Reason(
-                ReasonCode.WEIGHTS_WITHHELD,
-                "weights are not written: beside nodes that follow the hints they would overload "
-                f"endpoints by more than {allowed:.0%}",
-                fix="let the proxies of all nodes follow and acknowledge weights",
-            ),
+    if not weights:
+        return _withhold("weights are not written: they are for zones without traffic alone")
+    if part == ALL_BY_HINTS:
+        return _withhold(
+            "weights are not written: beside nodes that follow the hints they would overload "
+            f"endpoints by more than {allowed:.0%}",
+            fix="let the proxies of all nodes follow and acknowledge weights",
         )
     fresh = ZoneWeights(weights=weights, hints=part)
     kept = written
     if kept is None or kept.problem or not _is_good_enough(model, kept, fresh, allowed):
         kept = fresh
+    if is_too_long(render_zone_weights(kept)):
+        return _withhold(
+            f"weights are not written: those of {len(kept.weights)} zones take more than "
+            f"{MAX_WEIGHTS_BYTES:,} characters"
+        )
     in_zone = model.in_zone(kept.weights, kept.hints)
     text = f"weights are written for proxies that follow them, {in_zone:.1%} in zone"
     if kept.hints:
@@ -192,6 +203,10 @@ def settle_weights(
             "as other nodes may follow only hints"
         )
     return WeightDecision(kept, Reason(ReasonCode.WEIGHTS_WRITTEN, text))
+
+
+def _withhold(message: str, *, fix: str = "") -> WeightDecision:
+    return WeightDecision(None, Reason(ReasonCode.WEIGHTS_WITHHELD, message, fix=fix))
 
 
 def _least_part(model: _LoadModel, weights: WeightMatrix, allowed: float) -> int:

@@ -12,18 +12,16 @@ from msgspec.structs import replace
 
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.well_known import ZONE_WEIGHTS_ANNOTATION
-from keepclose.model.zone_weights import MAX_WEIGHTS_BYTES, ZoneWeights, render_zone_weights
+from keepclose.model.zone_weights import ZoneWeights, render_zone_weights
 from keepclose.routing.hints import SliceSet
 
 
 def annotate_weights(slices: SliceSet, weights: ZoneWeights | None) -> SliceSet:
     """Return the slices of one family with these weights in one of them; None removes all.
 
-    Without slices there is nothing to write. Weights of too many zones are not written.
+    Without slices there is nothing to write.
     """
     text = None if weights is None else render_zone_weights(weights)
-    if text is not None and len(text) > MAX_WEIGHTS_BYTES:
-        text = None
     holders = [each for each in slices.all if ZONE_WEIGHTS_ANNOTATION in each.metadata.annotations]
     if text is None and not holders:
         return slices
