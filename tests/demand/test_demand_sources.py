@@ -33,10 +33,15 @@ from keepclose.demand.sources import (
     pages_of_addresses,
     pages_of_cluster,
 )
+from keepclose.demand.store import DemandStore
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.errors import NotFound
 from keepclose.model.meta import NamespacedName
+from keepclose.routing.demand import DemandSettings
+from keepclose.routing.reasons import ReasonCode
+from keepclose.routing.traffic_shares import Shares
 from keepclose.testing.fake_clock import FakeClock
+from support import builders
 from support.certificates import Authority
 
 WEB = NamespacedName("shop", "web")
@@ -648,18 +653,99 @@ async def test_a_file_that_is_gone_or_endless_is_an_error(tmp_path: Path) -> Non
     [
         pytest.param("", "it is empty", id="empty"),
         pytest.param("a,b\n1,2\n", "columns must be namespace,service,zone,rate", id="columns"),
-        pytest.param(f"{CSV}shop,web,zone-a,1\n", "line 4: the zone 'zone-a' is there", id="twice"),
-        pytest.param(f"{CSV}shop,web\n", "line 4: 2 cells for 4 columns", id="cells"),
-        pytest.param(f"{CSV}shop,web,zone-c,x\n", "the rate 'x' is no number", id="rate"),
-        pytest.param('{"web": {}}', "'web' is no NAMESPACE/SERVICE", id="name"),
-        pytest.param('{"shop/web": {"a": "7"}}', "expected", id="text"),
+        pytest.param("a,b\n1,2\n", 'line 1: .* but are "a,b"', id="columns there"),
         pytest.param('{"a":' * 100_000, "f: ", id="deep"),
+        pytest.param('{"shop/web": {"a": 7}', "expected", id="cut off"),
     ],
 )
-def test_a_file_with_an_error_names_the_line(text: str, message: str) -> None:
-    """What is wrong is said with the file, and the line where there is one."""
+def test_a_file_without_rates_is_an_error(text: str, message: str) -> None:
+    """Other columns and broken JSON are errors that name the file."""
     with pytest.raises(ValueError, match=message):
         parse_rates(text, name="f")
+
+
+API = NamespacedName("shop", "api")
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        pytest.param("shop,web,zone-c,x", 'line 5, column rate: "x" is no number', id="rate"),
+        pytest.param("shop,web,zone-c,", 'line 5, column rate: "" is no number', id="no rate"),
+        pytest.param(
+            "shop,web,zone-a,1", 'line 5, column zone: "zone-a" is there twice', id="twice"
+        ),
+        pytest.param("shop,web,,1", "line 5, column zone: it is empty", id="no zone"),
+        pytest.param("shop,web,zone-c", "line 5: 3 cells for 4 columns", id="few cells"),
+        pytest.param("shop,web,zone-c,1,2", "line 5: 5 cells for 4 columns", id="many cells"),
+    ],
+)
+def test_a_bad_cell_rejects_its_service_alone(row: str, why: str) -> None:
+    """The error names line and column; rows of other Services count, before and after it."""
+    text = f"{CSV}shop,api,zone-a,1\n{row}\nshop,web,zone-d,3\nshop,api,zone-b,2\n"
+    rates, rejected, notes = parse_rates(text, name="f")
+    assert rates == {API: {"zone-a": 1.0, "zone-b": 2.0}}
+    assert rejected == {WEB: why}
+    assert notes == (f"f, {why}; the rates of shop/web are not used",)
+
+
+def test_a_row_without_a_service_is_left_out() -> None:
+    """The log names it, and rates of all Services are used."""
+    rates, rejected, notes = parse_rates(f"{CSV},web,zone-c,1\nshop\n", name="f")
+    assert rates == {WEB: {"zone-a": 70.0, "zone-b": 20.5}}
+    assert rejected == {}
+    assert notes == (
+        "f, line 4, column namespace: it is empty; the row is not used",
+        "f, line 5, column service: it is empty; the row is not used",
+    )
+
+
+def test_a_bad_value_of_json_rejects_its_service_alone() -> None:
+    """A text in place of a rate, or a list in place of zones."""
+    text = '{"shop/web": {"a": "7"}, "shop/api": {"a": 1}, "web": {"a": 1}, "a/b": []}'
+    rates, rejected, notes = parse_rates(text, name="f")
+    assert rates == {API: {"a": 1.0}}
+    assert set(rejected) == {WEB, NamespacedName("a", "b")}
+    assert "Expected `float`" in rejected[WEB]
+    assert 'f, "web" is no NAMESPACE/SERVICE; the row is not used' in notes
+
+
+def test_many_bad_cells_are_a_few_plain_notes() -> None:
+    """A file in which all is wrong does not fill the log, and no cell changes a terminal."""
+    bad = "".join(f"shop,web-{number}\x1b[2J,zone-a,\x1b[2J\n" for number in range(1000))
+    notes = parse_rates(f"{CSV}{bad}", name="f").notes
+    assert len(notes) == 4
+    assert notes[-1] == "f: 1,000 Services have errors; the first are logged"
+    assert all(note.isprintable() for note in notes)
+
+
+async def test_a_rejected_service_keeps_its_shares_and_says_why(tmp_path: Path) -> None:
+    """The file is read on, the error is noted for the log and is a reason of the Service."""
+    path = tmp_path / "rates.csv"
+    path.write_text(CSV)
+    source = FileSource(str(path), clock=SystemClock())
+    store = DemandStore(
+        DemandSettings(least_rate=0.0),
+        source="file",
+        by_cpu=lambda: Shares({"zone-a": 0.5, "zone-b": 0.5}),
+        now=lambda: 0.0,
+    )
+    web = builders.service("web", namespace="shop")
+    store.receive(await source.read())
+    before = store.shares_of(web).by_zone
+    path.write_text(f"{CSV}shop,web,zone-c,many\nshop,api,zone-a,1\n")
+    for _ in range(2):
+        reading = await source.read()
+        assert reading.rates == {API: {"zone-a": 1.0}}
+        assert reading.notes == (
+            f'{path}, line 4, column rate: "many" is no number; the rates of shop/web are not used',
+        )
+    store.receive(reading)
+    store.advance([WEB])
+    shares = store.shares_of(web)
+    assert shares.by_zone == before
+    rejected = [one for one in shares.reasons if one.code is ReasonCode.SAMPLE_REJECTED]
+    assert 'line 4, column rate: "many" is no number' in rejected[0].message
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ _NODES = {"a": "a", "n1": "b", "": "c"}
 def seeds() -> Iterator[bytes]:
     """Yield files of both formats, and an answer."""
     yield b"namespace,service,zone,rate\nshop,web,a,70\nshop,web,b,nan\n"
+    yield b"namespace,service,zone,rate\nshop,web,a,x\nshop,api,a,1\nshop\n,,\n"
     yield b'zone,rate,service,namespace\n"a",1e308,web,shop\n'
     yield msgspec.json.encode({"shop/web": {"a": 70, "b": 1e308, "z": 0.5}})
     metric = {"namespace": "shop", "service": "web.shop.svc", "zone": "a"}
@@ -40,9 +41,14 @@ def check(data: bytes) -> None:
 
 def _read_file(data: bytes) -> ServiceRates:
     try:
-        return parse_rates(data.decode(), name="file")
+        rates, rejected, notes = parse_rates(data.decode(), name="file")
     except ValueError:
         return {}
+    require(not rates.keys() & rejected.keys(), "rates of a Service that is rejected")
+    require(all(note.isprintable() for note in notes), "a note is no plain line")
+    for why in [*rejected.values()][:3]:
+        _check_shares(DemandSample(1.0, {}, error=why))
+    return rates
 
 
 def _read_answer(data: bytes) -> ServiceRates:

@@ -1,14 +1,15 @@
 """Rates by Service and zone of the client, from what sources answer; pure.
 
 A rate is what it is: negative, infinite and absurd ones are passed on, because `routing.demand`
-rejects them for each Service by itself, so that one broken series does no harm to others.
+rejects them for each Service by itself, so that one broken series does no harm to others. In a file
+that something else writes, a cell that cannot be read rejects its Service in the same way.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,12 +18,25 @@ from keepclose.accounting.flow_table import FlowKey, FlowKind, FlowTable, is_zon
 from keepclose.demand.prometheus_queries import FIELDS
 from keepclose.demand.settings import DemandMeasure
 from keepclose.model.meta import NamespacedName
+from keepclose.model.plain_text import make_plain
 
 ServiceRates = dict[NamespacedName, dict[str, float]]
 """The rate of each zone by Service."""
 MAX_DEMAND_BYTES: Final = 32 << 20
 """The largest file of demand, and the largest answer of a Prometheus about it."""
 _COLUMNS: Final = ("namespace", "service", "zone", "rate")
+_SHOWN_CELL: Final = 40
+_SHOWN_ERRORS: Final = 3
+
+
+class FileRates(NamedTuple):
+    """The rates of a file, and what of it cannot be used."""
+
+    rates: ServiceRates
+    rejected: Mapping[NamespacedName, str] = {}
+    """Why the rates of a Service are not used, which are not among `rates`."""
+    notes: tuple[str, ...] = ()
+    """The same for a log, of the first few Services."""
 
 
 def rates_of_flows(
@@ -85,32 +99,86 @@ def add_rates(total: ServiceRates, rates: ServiceRates) -> None:
             sums[zone] = sums.get(zone, 0.0) + rate
 
 
-def parse_rates(text: str, *, name: str) -> ServiceRates:
-    """Return the rates of a file, JSON or CSV as its first character says; raise ValueError."""
-    return _parse_json(text, name) if text.lstrip().startswith("{") else _parse_csv(text, name)
+def parse_rates(text: str, *, name: str) -> FileRates:
+    """Return the rates of a file, JSON or CSV as its first character says.
+
+    What is wrong with one Service rejects that Service alone. Raises ValueError for a file that
+    has no rates at all: other columns, no JSON, or too many rows.
+    """
+    rows = _RateRows(name)
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        _read_json(text.removeprefix("\ufeff"), name, rows)
+    else:
+        _read_csv(text, name, rows)
+    return rows.finish()
 
 
-def _parse_json(text: str, name: str) -> ServiceRates:
+class _RateRows:
+    """The rates of the rows so far, and the first error of each Service."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._rates: ServiceRates = {}
+        self._rejected: dict[NamespacedName, str] = {}
+        self._nameless: list[str] = []
+
+    def zones_of(self, key: NamespacedName) -> dict[str, float]:
+        """Return the rates of a Service by zone, to add to."""
+        return self._rates.setdefault(key, {})
+
+    def reject(self, key: NamespacedName | None, why: str) -> None:
+        """Use no rates of a Service; None for a row that names no Service, which is left out."""
+        if key is None:
+            self._nameless.append(why)
+        else:
+            self._rejected.setdefault(key, why)
+
+    def finish(self) -> FileRates:
+        """Return what is there."""
+        for key in self._rejected:
+            self._rates.pop(key, None)
+        named = [
+            f"{self._name}, {why}; the rates of {_show_key(key)} are not used"
+            for key, why in self._rejected.items()
+        ]
+        left_out = [f"{self._name}, {why}; the row is not used" for why in self._nameless]
+        notes = [*named[:_SHOWN_ERRORS], *left_out[:_SHOWN_ERRORS]]
+        if len(named) > _SHOWN_ERRORS:
+            notes.append(f"{self._name}: {len(named):,} Services have errors; the first are logged")
+        if len(left_out) > _SHOWN_ERRORS:
+            notes.append(
+                f"{self._name}: {len(left_out):,} rows name no Service; the first are logged"
+            )
+        return FileRates(self._rates, self._rejected, tuple(notes))
+
+
+def _read_json(text: str, name: str, rows: _RateRows) -> None:
     try:
-        document = msgspec.json.decode(text, type=dict[str, dict[str, float]])
+        document = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         message = f'{name}: {error}; expected {{"NAMESPACE/SERVICE": {{"ZONE": RATE}}}}'
         raise ValueError(message) from None
-    if sum(max(1, len(zones)) for zones in document.values()) > MAX_ROWS:
-        message = f"{name}: more than {MAX_ROWS:,} rates"
-        raise ValueError(message)
-    rates: ServiceRates = {}
-    for service, zones in document.items():
+    count = 0
+    for service, raw in document.items():
         namespace, slash, base = service.partition("/")
         if not slash or not namespace or not base:
-            message = f"{name}: {service[:100]!r} is no NAMESPACE/SERVICE"
+            rows.reject(None, f"{_show(service)} is no NAMESPACE/SERVICE")
+            continue
+        key = NamespacedName(namespace, base)
+        try:
+            zones = msgspec.json.decode(raw, type=dict[str, float])
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            why = make_plain(str(error), most=100)
+            rows.reject(key, f'{_show(service)}: {why}; expected {{"ZONE": RATE}}')
+            continue
+        count += max(1, len(zones))
+        if count > MAX_ROWS:
+            message = f"{name}: more than {MAX_ROWS:,} rates; divide the file"
             raise ValueError(message)
-        rates[NamespacedName(namespace, base)] = zones
-    return rates
+        rows.zones_of(key).update(zones)
 
 
-def _parse_csv(text: str, name: str) -> ServiceRates:
-    rates: ServiceRates = {}
+def _read_csv(text: str, name: str, rows: _RateRows) -> None:
     columns: list[str] = []
     count = 0
     for line, row in bounded_lines(text.splitlines(), name):
@@ -124,24 +192,44 @@ def _parse_csv(text: str, name: str) -> ServiceRates:
         if not columns:
             columns = cells
             if sorted(columns) != sorted(_COLUMNS):
-                message = f"{name}, line {line}: the columns must be {','.join(_COLUMNS)}"
+                message = (
+                    f"{name}, line {line}: the columns must be {','.join(_COLUMNS)}, "
+                    f"but are {_show(','.join(columns))}"
+                )
                 raise ValueError(message)
             continue
         count = check_rows(count + 1, name, line)
-        if len(cells) != len(columns):
-            message = f"{name}, line {line}: {len(cells)} cells for {len(columns)} columns"
-            raise ValueError(message)
-        values = dict(zip(columns, cells, strict=True))
-        zones = rates.setdefault(NamespacedName(values["namespace"], values["service"]), {})
-        if values["zone"] in zones:
-            message = f"{name}, line {line}: the zone {values['zone'][:100]!r} is there twice"
-            raise ValueError(message)
-        try:
-            zones[values["zone"]] = float(values["rate"])
-        except ValueError:
-            message = f"{name}, line {line}: the rate {values['rate'][:100]!r} is no number"
-            raise ValueError(message) from None
+        _read_row(dict(zip(columns, cells, strict=False)), len(cells), line, rows)
     if not columns:
-        message = f"{name}: it is empty"
+        message = f"{name}: it is empty; write the columns {','.join(_COLUMNS)} at least"
         raise ValueError(message)
-    return rates
+
+
+def _read_row(cells: Mapping[str, str], count: int, line: int, rows: _RateRows) -> None:
+    """Add the rate of a row, or reject its Service."""
+    for column in ("namespace", "service"):
+        if not cells.get(column):
+            rows.reject(None, f"line {line}, column {column}: it is empty")
+            return
+    key = NamespacedName(cells["namespace"], cells["service"])
+    if count != len(_COLUMNS):
+        rows.reject(key, f"line {line}: {count} cells for {len(_COLUMNS)} columns")
+        return
+    zones, zone, rate = rows.zones_of(key), cells["zone"], cells["rate"]
+    if not zone:
+        rows.reject(key, f"line {line}, column zone: it is empty")
+    elif zone in zones:
+        rows.reject(key, f"line {line}, column zone: {_show(zone)} is there twice")
+    else:
+        try:
+            zones[zone] = float(rate)
+        except ValueError:
+            rows.reject(key, f"line {line}, column rate: {_show(rate)} is no number")
+
+
+def _show(text: str) -> str:
+    return f'"{make_plain(text, most=_SHOWN_CELL)}"'
+
+
+def _show_key(key: NamespacedName) -> str:
+    return make_plain(f"{key.namespace}/{key.name}", most=130)

@@ -22,6 +22,7 @@ from keepclose.demand.agent_pages import MAX_AGENT_PAGE_BYTES, PageReader
 from keepclose.demand.prometheus_queries import DemandQuery
 from keepclose.demand.rates import (
     MAX_DEMAND_BYTES,
+    FileRates,
     ServiceRates,
     add_rates,
     parse_rates,
@@ -32,6 +33,7 @@ from keepclose.demand.settings import DemandMeasure
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError
+from keepclose.model.meta import NamespacedName
 from keepclose.model.plain_text import make_plain
 from keepclose.system.bounded_http import HttpPageError, get_page, show_url, split_url
 from keepclose.system.files import MAX_SETTINGS_BYTES, InputError, read_input
@@ -78,6 +80,8 @@ class DemandReading(NamedTuple):
     age_s: float = 0.0
     """How long ago they were measured."""
     notes: tuple[str, ...] = ()
+    rejected: Mapping[NamespacedName, str] = {}
+    """Why the rates of a Service could not be read, which are not among `rates`."""
 
 
 class DemandSource(Protocol):
@@ -371,7 +375,7 @@ class FileSource:
         self._path = path
         self._clock = clock
         self._seen: tuple[int, int, int] | None = None
-        self._rates: ServiceRates = {}
+        self._content = FileRates({})
 
     async def read(self) -> DemandReading:
         """Return the rates of the file; raise DemandReadError."""
@@ -388,13 +392,14 @@ class FileSource:
                 "set the clock, or write the file again"
             )
             raise DemandReadError(message)
-        return DemandReading(self._rates, age_s=max(0.0, age_s))
+        rates, rejected, notes = self._content
+        return DemandReading(rates, max(0.0, age_s), notes, rejected)
 
     def _load(self) -> float:
         status = Path(self._path).stat()
         seen = (status.st_mtime_ns, status.st_size, status.st_ino)
         if seen != self._seen:
             text = read_input(self._path, most=MAX_DEMAND_BYTES, takes_pipes=False).decode()
-            self._rates = parse_rates(text, name=self._path)
+            self._content = parse_rates(text, name=make_plain(self._path, most=200))
             self._seen = seen
         return status.st_mtime

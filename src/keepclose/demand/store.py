@@ -143,6 +143,9 @@ class DemandStore:
         return now
 
     def _sample_of(self, key: NamespacedName) -> DemandSample | None:
+        error = self._reading.rejected.get(key)
+        if error is not None:
+            return DemandSample(self._received_at, {}, age_s=self._reading.age_s, error=error)
         rates = self._reading.rates.get(key)
         if rates is None:
             return None

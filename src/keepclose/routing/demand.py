@@ -28,6 +28,7 @@ from keepclose.routing.traffic_shares import NAMED_NODES, Shares, divide_shares
 MAX_RATE: Final = 1e12
 """The highest rate of a zone that is believed: a terabyte or 1e12 connections a second."""
 _SHOWN_ZONE: Final = 63
+_SHOWN_ERROR: Final = 200
 
 
 class DemandSettings(msgspec.Struct, frozen=True):
@@ -55,6 +56,8 @@ class DemandSample(msgspec.Struct, frozen=True):
     at: float
     rates: Mapping[str, float]
     age_s: float = 0.0
+    error: str = ""
+    """Why the source could not read the rates of this Service; "" if it could."""
 
 
 class DemandBasis(StrEnum):
@@ -221,6 +224,8 @@ def _use_sample(
 
 def _find_error(sample: DemandSample, zones: Iterable[str]) -> str:
     """Return why a sample cannot be used; "" if it can. Zones of no cluster are not read."""
+    if sample.error:
+        return make_plain(sample.error, most=_SHOWN_ERROR)
     if not isfinite(sample.at) or not isfinite(sample.age_s):
         return "its time is no number"
     for zone in zones:
