@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -137,3 +139,61 @@ def test_options_without_effect_or_sense_are_refused(
     result = CliRunner().invoke(app, ["controller", *mode, *words])
     assert result.exit_code == ExitCode.BAD_INPUT
     assert message in result.stderr
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: one
+contexts: [{name: one, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: u, user: {token: t}}]
+"""
+GATE = "--feature-gates=TrafficDistributionCustomHeuristics=true"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(
+            ["--demand=file", "--demand-file=/no/such/file"],
+            "error: --demand-file /no/such/file cannot be read: No such file or directory; name a",
+            id="no file",
+        ),
+        pytest.param(
+            ["--demand=file", "--demand-file=/"],
+            "error: --demand-file / cannot be read: Is a directory; name a file",
+            id="no file but a directory",
+        ),
+        pytest.param(
+            [
+                "--demand=prometheus",
+                "--demand-prometheus-url=https://p",
+                "--demand-token-file=/no/token",
+            ],
+            "error: --demand-token-file /no/token cannot be read: No such file or directory; name",
+            id="no token",
+        ),
+        pytest.param(
+            ["--demand=prometheus", "--demand-prometheus-url=p:9090"],
+            "error: --demand-prometheus-url: p:9090 names no host; name it as http://HOST:PORT",
+            id="no address",
+        ),
+        pytest.param(
+            ["--demand=flows", "--demand-flows=http://n1:port"],
+            "error: --demand-flows: http://n1:port is no address: Port could not be cast",
+            id="no port",
+        ),
+    ],
+)
+@pytest.mark.parametrize("mode", [[], ["--mode=webhook", "--webhook-url=https://h"]])
+def test_a_source_that_can_never_work_ends_the_command(
+    words: list[str], message: str, mode: list[str], tmp_path: Path
+) -> None:
+    """Before anything is asked of the cluster, with option, value and fix, in both modes."""
+    config = tmp_path / "kubeconfig"
+    config.write_text(KUBECONFIG)
+    common = ["controller", f"--kubeconfig={config}", "--metrics-address=none", GATE]
+    result = CliRunner().invoke(app, [*common, *mode, *words])
+    assert result.exit_code == ExitCode.BAD_INPUT
+    assert result.stderr.startswith(message)

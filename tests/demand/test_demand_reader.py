@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
@@ -254,18 +255,22 @@ def test_options_that_cannot_work_are_named() -> None:
         DemandOptions(DemandOrigin.FLOWS),
         DemandOptions(DemandOrigin.FLOWS, agents=("http://127.0.0.1:1",)),
         DemandOptions(DemandOrigin.PROMETHEUS, prometheus_url="http://127.0.0.1:1"),
-        DemandOptions(DemandOrigin.FILE, file="missing"),
+        DemandOptions(DemandOrigin.FILE, file="rates.csv"),
     ],
 )
 async def test_every_source_can_be_opened_and_fails_without_harm(
     options: DemandOptions, tmp_path: Path
 ) -> None:
     """A source that does not answer is an error of the reading, and CPU counts."""
-    del tmp_path
+    file = tmp_path / "rates.csv"
+    file.write_text("namespace,service,zone,rate\n")
+    if options.file:
+        options = replace(options, file=str(file))
     clock = FakeClock()
     cluster = ClusterNodes.of([builders.node("n1", "zone-a")])
     async with Client(FakeCluster(clock), clock=clock) as client:
         reader = open_demand(options, client, clock=clock, cluster=lambda: cluster)
+        file.unlink()
         with pytest.raises(DemandReadError):
             await asyncio.wait_for(_advancing(reader, clock), 60)
     assert reader.store.shares_of(builders.service()).by_zone == {"zone-a": 1.0}
@@ -289,6 +294,74 @@ async def test_an_address_that_cannot_work_is_refused(url: str, origin: DemandOr
     async with Client(FakeCluster(clock), clock=clock) as client:
         option = "flows" if origin is DemandOrigin.FLOWS else "prometheus-url"
         with pytest.raises(ConfigError, match=f"^--demand-{option}: .*http://HOST:PORT"):
+            open_demand(options, client, clock=clock, cluster=lambda: cluster)
+
+
+HTTPS = DemandOptions(DemandOrigin.PROMETHEUS, prometheus_url="https://p:9090")
+WITH_TOKEN = replace(HTTPS, token_file="token")  # noqa: S106 - a path
+
+
+@pytest.mark.parametrize(
+    ("options", "content", "message"),
+    [
+        pytest.param(
+            DemandOptions(DemandOrigin.FILE, file="rates"),
+            None,
+            "^--demand-file .*/rates cannot be read: No such file or directory; name a file with",
+            id="no file",
+        ),
+        pytest.param(
+            DemandOptions(DemandOrigin.FILE, file="rates"),
+            b"service,rate\n",
+            '^--demand-file .*/rates, line 1: the columns must be .* but are "service,rate"',
+            id="columns",
+        ),
+        pytest.param(
+            DemandOptions(DemandOrigin.FILE, file="rates"),
+            b"\xff\xfe",
+            "^--demand-file .*/rates: it is no text in UTF-8",
+            id="no text",
+        ),
+        pytest.param(
+            WITH_TOKEN,
+            None,
+            "^--demand-token-file .*/token cannot be read: No such file .*; name a file",
+            id="no token file",
+        ),
+        pytest.param(
+            WITH_TOKEN,
+            b"two words",
+            "^--demand-token-file .*/token has no token; write one line",
+            id="no token",
+        ),
+        pytest.param(
+            replace(HTTPS, ca_file="ca"),
+            None,
+            "^--demand-ca-file .*/ca cannot be used: No such file .*; name a file",
+            id="no authority file",
+        ),
+        pytest.param(
+            replace(HTTPS, ca_file="ca"),
+            b"nothing",
+            "^--demand-ca-file .*/ca cannot be used: .*; name a file of certificates in PEM",
+            id="no authority",
+        ),
+    ],
+)
+async def test_a_file_that_cannot_work_is_refused(
+    options: DemandOptions, content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    """The program does not start with it, and says which option, which file and what to do."""
+    for field in ("file", "token_file", "ca_file"):
+        name = getattr(options, field)
+        if name:
+            options = replace(options, **{field: str(tmp_path / name)})
+            if content is not None:
+                (tmp_path / name).write_bytes(content)
+    clock = FakeClock()
+    cluster = ClusterNodes.of([])
+    async with Client(FakeCluster(clock), clock=clock) as client:
+        with pytest.raises(ConfigError, match=message):
             open_demand(options, client, clock=clock, cluster=lambda: cluster)
 
 

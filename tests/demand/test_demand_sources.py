@@ -20,13 +20,13 @@ import pytest
 from keepclose.accounting.flow_files import write_json_lines
 from keepclose.accounting.flow_table import FlowCounts, FlowKey, FlowKind, FlowTable
 from keepclose.demand import sources
+from keepclose.demand.file_source import FileSource
 from keepclose.demand.prometheus_queries import READY_QUERIES, find_query
 from keepclose.demand.rates import parse_rates, rates_of_flows
 from keepclose.demand.settings import DemandMeasure
 from keepclose.demand.sources import (
     AgentSource,
     DemandReadError,
-    FileSource,
     PrometheusSource,
     ReadErrors,
     TakePage,

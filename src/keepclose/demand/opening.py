@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from keepclose.demand.file_source import FileSource
 from keepclose.demand.prometheus_queries import find_query
 from keepclose.demand.reader import DemandReader
 from keepclose.demand.settings import DemandOptions, DemandOrigin
 from keepclose.demand.sources import (
     AgentSource,
+    DemandReadError,
     DemandSource,
-    FileSource,
     PrometheusSource,
     ReadPages,
     pages_of_addresses,
@@ -36,7 +37,7 @@ def open_demand(
     cluster: Callable[[], ClusterNodes],
     read_pages: ReadPages | None = None,
 ) -> DemandReader:
-    """Return the reader of demand; raise ConfigError for an address that cannot work.
+    """Return the reader of demand; raise ConfigError for an address or file that cannot work.
 
     `cluster` returns the present nodes. `read_pages` reads flow agents in another way than by the
     options, with the names of nodes.
@@ -48,6 +49,9 @@ def open_demand(
         option = "--demand-flows" if is_agent else "--demand-prometheus-url"
         message = f"{option}: {error}; {error.fix or 'write http://HOST:PORT'}"
         raise ConfigError(message) from error
+    except DemandReadError as error:
+        # NB: what is wrong with a file at the start would be logged for ever, and never work.
+        raise ConfigError(str(error)) from error
     except ValueError as error:
         message = f"--demand: {error}"
         raise ConfigError(message) from error
@@ -77,15 +81,19 @@ def _open_source(
     match options.origin:
         case DemandOrigin.PROMETHEUS:
             query = find_query(options.query, options.labels)
-            return PrometheusSource(
+            prometheus = PrometheusSource(
                 options.prometheus_url,
                 query,
                 zones=zones_of_all,
                 token_file=options.token_file,
                 ca_file=options.ca_file,
             )
+            prometheus.check()
+            return prometheus
         case DemandOrigin.FILE:
-            return FileSource(options.file, clock=clock)
+            file = FileSource(options.file, clock=clock)
+            file.check()
+            return file
         case DemandOrigin.FLOWS:
             by_node = read_pages is not None or not options.agents
             if read_pages is None:

@@ -1,4 +1,4 @@
-"""The sources of demand: flow agents, a Prometheus, or a file.
+"""The sources of demand: flow agents, a Prometheus, or what else has a `DemandSource`.
 
 A source is read as a whole, within limits of time and size. What cannot be read is a
 `DemandReadError` that names the address and what to do; a source that is read in part says so in
@@ -11,7 +11,6 @@ import asyncio
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import SplitResult, urlencode
 
@@ -22,10 +21,8 @@ from keepclose.demand.agent_pages import MAX_AGENT_PAGE_BYTES, PageReader
 from keepclose.demand.prometheus_queries import DemandQuery
 from keepclose.demand.rates import (
     MAX_DEMAND_BYTES,
-    FileRates,
     ServiceRates,
     add_rates,
-    parse_rates,
     rates_of_flows,
     rates_of_series,
 )
@@ -50,8 +47,6 @@ MAX_MEASURED_ROWS: Final = 300_000
 _SHOWN: Final = 3
 _NOTE_LENGTH: Final = 500
 _MAX_TOKEN_BYTES: Final = 1 << 16
-_MOST_AHEAD_S: Final = 60.0
-"""How far the time of a file may be ahead of the clock, as on a file server."""
 _TOKEN: Final = re.compile(r"[!-~]+")
 
 TakePage = Callable[[str, bytes], str]
@@ -307,6 +302,13 @@ class PrometheusSource:
         self._token_file = token_file
         self._ca_file = ca_file
 
+    def check(self) -> None:
+        """Raise DemandReadError if the files of token and authorities cannot be used."""
+        if self._token_file:
+            _read_token(self._token_file)
+        if self._ca_file:
+            _trust(self._ca_file)
+
     async def read(self) -> DemandReading:
         """Ask the query; raise DemandReadError."""
         name = show_url(self._url, self._url.path)
@@ -344,7 +346,10 @@ def _read_token(path: str) -> str:
     try:
         token = read_input(path, most=_MAX_TOKEN_BYTES, takes_pipes=False).decode("ascii").strip()
     except (InputError, OSError) as error:
-        message = f"--demand-token-file {make_plain(path, most=200)}: {error}"
+        message = (
+            f"--demand-token-file {make_plain(path, most=200)} cannot be read: {error}; "
+            "name a file with the token in one line"
+        )
         raise DemandReadError(message) from None
     except ValueError:
         token = ""
@@ -366,40 +371,3 @@ def _trust(path: str) -> ssl.SSLContext:
         )
         raise DemandReadError(message) from None
     return context
-
-
-class FileSource:
-    """A file of rates, which is read again when it changes; its time is that of the change."""
-
-    def __init__(self, path: str, *, clock: Clock) -> None:
-        self._path = path
-        self._clock = clock
-        self._seen: tuple[int, int, int] | None = None
-        self._content = FileRates({})
-
-    async def read(self) -> DemandReading:
-        """Return the rates of the file; raise DemandReadError."""
-        try:
-            changed_at = await ask_in_thread(self._load)
-        except (InputError, OSError, ValueError) as error:
-            name = make_plain(self._path, most=200)
-            message = f"--demand-file {name} cannot be read: {make_plain(str(error), most=500)}"
-            raise DemandReadError(message) from error
-        age_s = self._clock.now() - changed_at
-        if age_s < -_MOST_AHEAD_S:
-            message = (
-                f"--demand-file {make_plain(self._path, most=200)} was changed in the future; "
-                "set the clock, or write the file again"
-            )
-            raise DemandReadError(message)
-        rates, rejected, notes = self._content
-        return DemandReading(rates, max(0.0, age_s), notes, rejected)
-
-    def _load(self) -> float:
-        status = Path(self._path).stat()
-        seen = (status.st_mtime_ns, status.st_size, status.st_ino)
-        if seen != self._seen:
-            text = read_input(self._path, most=MAX_DEMAND_BYTES, takes_pipes=False).decode()
-            self._content = parse_rates(text, name=make_plain(self._path, most=200))
-            self._seen = seen
-        return status.st_mtime
