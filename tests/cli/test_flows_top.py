@@ -103,7 +103,26 @@ def test_one_service_may_be_named(tmp_path: Path) -> None:
     assert [line["name"] for line in shown["lines"]] == ["shop/web"]
     assert shown["total"]["connections"] == 5
     assert (shown["start"], shown["end"]) == ("2023-11-14T22:13:20Z", "2023-11-14T22:15:00Z")
-    assert "no flows of shop/none were counted" in run("shop/none", "--flows", str(file)).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("web", "no flows of default/web were counted; did you mean shop/web?"),
+        ("shop/wbe", "no flows of shop/wbe were counted; did you mean shop/web?"),
+        ("db", "no flows of default/db were counted; did you mean old/db or shop/db?"),
+        ("shop/none", "shop/none were counted; there are old/db, shop/db, shop/web"),
+    ],
+)
+def test_the_service_that_was_meant_is_named(name: str, want: str, tmp_path: Path) -> None:
+    """A Service without flows may be one of another namespace, or misspelt."""
+    both = table(5)
+    for namespace in ("shop", "old"):
+        key = WEB._replace(namespace=namespace, service="db")
+        both.add(key, FlowCounts(7, 0, 0, 70, 140))
+    file = tmp_path / "flows.csv"
+    file.write_text("".join(write_csv(both)))
+    assert want in run(name, "--flows", str(file)).stdout
 
 
 def test_agents_are_found_by_the_port_of_their_pod() -> None:

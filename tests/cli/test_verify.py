@@ -335,7 +335,7 @@ def test_fewer_connections_asked_for(tmp_path: Path) -> None:
         pytest.param(
             ["nosuch", "-f", str(CLUSTER), "--flows", str(FLOWS)],
             3,
-            "; it has shop/web, kube-system/dns, shop/admin",
+            "; there are shop/web, kube-system/dns, shop/admin",
             id="the names that there are",
         ),
         pytest.param(

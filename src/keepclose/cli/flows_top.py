@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from keepclose.cli.render.flows_table import FlowReading
     from keepclose.cli.render.screen import Screen
     from keepclose.kube.connection import ConnectionSettings
+    from keepclose.model.meta import NamespacedName
 
 _DEFAULT_LINES: Final = 20
 # Above the lines of Services: at most six of sums, a blank one and the header; below, two of notes.
@@ -263,9 +264,10 @@ def _write(reading: FlowReading, output: FlowsFormat, by: FlowGrouping, sort: Fl
 
 def _of_service(read_all: ReadAll, service: str) -> ReadAll:
     """Return a reader of the flows of one Service."""
-    from keepclose.cli.resolve import service_key
+    from keepclose.cli.resolve import service_key, suggest_services
 
     wanted = service_key(service, "")
+    assert wanted is not None  # noqa: S101 - the Service is named
 
     def read() -> Readings:
         readings = read_all()
@@ -275,10 +277,19 @@ def _of_service(read_all: ReadAll, service: str) -> ReadAll:
         }
         if not any(table.rows for table in tables.values()):
             for table in [*tables.values()][:1]:
-                table.notes = [*table.notes, f"no flows of {wanted} were counted"]
+                hint = suggest_services(wanted, _list_services(readings))
+                table.notes = [*table.notes, f"no flows of {wanted} were counted{hint}"]
         return Readings(tables, readings.errors, readings.notes)
 
     return read
+
+
+def _list_services(readings: Readings) -> list[NamespacedName]:
+    """Return the Services that have flows."""
+    from keepclose.model.meta import NamespacedName
+
+    keys = (key for table in readings.tables.values() for key, _ in table)
+    return sorted({NamespacedName(key.namespace, key.service) for key in keys if key.service})
 
 
 class _NamedSources:

@@ -8,6 +8,7 @@ of the files are reported at once, each with its line.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -138,25 +139,30 @@ def narrow_services(
     """Return the inventory with only the selected Services; ends the command if there are none."""
     from msgspec.structs import replace
 
-    from keepclose.model.meta import find_similar_names
-
     services = tuple(
         service
         for service in inventory.services
         if key in (None, service.key) and namespace in ("", service.metadata.namespace)
     )
     if not services and key is not None:
-        near = find_similar_names(key.name, (service.key for service in inventory.services))
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        if not near and inventory.services:
-            names = [str(service.key) for service in inventory.services]
-            more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-            hint = f"; it has {', '.join(names[:3])}{more}"
+        hint = suggest_services(key, [service.key for service in inventory.services])
         fail(f"no Service {key} in {files}{hint}", code=ExitCode.NOTHING)
     if not services:
         where = f" of namespace {namespace}" if namespace else ""
         fail(f"no Service{where} in {files}", code=ExitCode.NOTHING)
     return replace(inventory, services=services)
+
+
+def suggest_services(key: NamespacedName, known: Sequence[NamespacedName]) -> str:
+    """Return which of the known Services may have been meant, as the end of a sentence."""
+    from keepclose.model.meta import find_similar_names
+
+    near = find_similar_names(key.name, known)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    more = f" and {len(known) - 3:,} more" if len(known) > 3 else ""
+    names = ", ".join(map(str, known[:3]))
+    return f"; there {'is' if len(known) == 1 else 'are'} {names}{more}" if known else ""
 
 
 def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> PlannerSettings:
