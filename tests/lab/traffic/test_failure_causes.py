@@ -6,15 +6,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from keepclose.lab.pods import LabPod
 from keepclose.lab.traffic.failure_causes import (
     explain_ignored_fields,
     explain_missing_hints,
+    explain_plan,
     find_causes,
 )
-from keepclose.model.gates import FeatureGates, parse_gates
+from keepclose.model.gates import FeatureGates, Gate, parse_gates
+from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
+from keepclose.routing.balanced import BALANCED
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.strategy import choose_strategy
 
@@ -167,6 +171,27 @@ def test_missing_hints(service: Service, endpoints: list[PortEndpoint], want: st
     """Only a mechanism that works by hints is told to have none."""
     strategy = choose_strategy(service, gates=FeatureGates())
     assert explain_missing_hints(service, strategy, endpoints) == want
+
+
+@pytest.mark.parametrize(
+    ("value", "status", "want"),
+    [
+        pytest.param("keepclose.dev/Balanced", "True", "all 9 are hinted; measured", id="written"),
+        pytest.param("keepclose.dev/Balanced", "False", "", id="not written"),
+        pytest.param("PreferSameZone", "True", "", id="no heuristic"),
+    ],
+)
+def test_a_plan_is_explained_by_its_controller(value: str, status: str, want: str) -> None:
+    """What is written for a heuristic, and by which demand, is in the condition of the Service."""
+    service = a_service({"app": "web"}, trafficDistribution=value)
+    condition = Condition(
+        "TrafficDistributionProgrammed", status, message="all 9 are hinted; measured"
+    )
+    service = replace(service, status=replace(service.status, conditions=(condition,)))
+    gates = FeatureGates().with_gates(Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS)
+    heuristics = {"keepclose.dev/Balanced": BALANCED}
+    strategy = choose_strategy(service, gates=gates, heuristics=heuristics)
+    assert explain_plan(service, strategy) == want
 
 
 @pytest.mark.parametrize(

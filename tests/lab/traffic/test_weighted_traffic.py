@@ -75,6 +75,9 @@ class WeightedWeb:
         """Return how many connections from a node or zone each pod answered."""
         report = await self.bed.send(connections=CONNECTIONS, **{"from": source})
         assert report.failed == 0, report
+        assert report.causes == (
+            "all 11 ready endpoints are hinted, with weights beside the hints",
+        )
         counts: Counter[str] = Counter()
         for row in report.sources:
             counts.update(row.pods)

@@ -21,10 +21,11 @@ from keepclose.lab.kubelet.container_modes import NO_IMAGE, ports_of
 from keepclose.lab.pods import ContainerStatus, LabPod
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service, ServicePort
+from keepclose.routing.conditions import PROGRAMMED
 from keepclose.routing.hint_facts import count_ready
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.reasons import NO_EFFECT_CODES
-from keepclose.routing.strategy import HINTING_STRATEGIES, Strategy
+from keepclose.routing.strategy import HINTING_STRATEGIES, Strategy, StrategyName
 from keepclose.slices.endpoints import find_port
 
 _SHOWN: Final = 2
@@ -103,6 +104,19 @@ def explain_missing_hints(
     if not service.spec.selector:
         text += "; the Service has no selector, so no controller writes hints into its slices"
     return text
+
+
+def explain_plan(service: Service, strategy: Strategy) -> str:
+    """Return what the controller says of the hints and weights of a heuristic, "" if nothing.
+
+    It is the message of the condition: what is written, and what measured the shares of zones.
+    """
+    if strategy.name is not StrategyName.CUSTOM:
+        return ""
+    for condition in service.status.conditions:
+        if condition.type == PROGRAMMED and condition.status == "True":
+            return condition.message
+    return ""
 
 
 def _explain_container(container: ContainerStatus) -> str:

@@ -32,6 +32,7 @@ from keepclose.lab.traffic.expected_shares import find_fault
 from keepclose.lab.traffic.failure_causes import (
     explain_ignored_fields,
     explain_missing_hints,
+    explain_plan,
     find_causes,
 )
 from keepclose.lab.traffic.report import (
@@ -155,6 +156,8 @@ async def handle_traffic(
     causes += explain_ignored_fields(strategy)
     if hints := explain_missing_hints(service, strategy, before.port.endpoints):
         causes.append(hints)
+    elif plan := explain_plan(service, strategy):
+        causes.append(plan)
     report = msgspec.structs.replace(report, causes=tuple(causes))
     document: JsonObject = msgspec.to_builtins(report)
     return document
