@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from keepclose.simulate.datasets import InMemoryRows, open_dataset
 from keepclose.simulate.engine import run_simulation
 from keepclose.simulate.sweep import MOST_LOSSES, run_sweep
 from keepclose.simulate.sweep_cluster import SweepError, SweepFault, check_address
+from support.certificates import Authority
 from support.dask_clusters import DaskProcess, started_scheduler, started_worker
 from support.hostile.rawclients import wait_until
 
@@ -229,6 +231,62 @@ def test_an_address_without_a_scheduler_is_reported(address: str, want: str) -> 
     assert done.returncode == 4
     assert done.stderr.startswith(f"error: --scheduler: {want}")
     assert len(done.stderr.splitlines()) == 2, done.stderr
+    assert address.startswith("tcp") or "name the certificates" in done.stderr
+
+
+def test_another_program_is_no_scheduler() -> None:
+    """What a web server answers is not shown as a size of memory."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            # NB: the client ends the connection in the middle of the answer.
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b" " * 65536)
+                while connection.recv(65536):
+                    pass
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        done = call(COMMAND, "--algorithm", "local", "--scheduler", address)
+
+    assert done.returncode == 4
+    problem = f"error: --scheduler: no Dask scheduler answers at {address}: another program"
+    assert done.stderr.startswith(problem)
+
+
+def test_a_cluster_may_use_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of docs/howto/sweeps.md name certificates to all three; else it says so."""
+    authority = Authority()
+    pair = authority.issue("sweeps")
+    files = {
+        "CA_FILE": authority.certificate,
+        "SCHEDULER__CERT": pair.certificate,
+        "SCHEDULER__KEY": pair.key,
+        "WORKER__CERT": pair.certificate,
+        "WORKER__KEY": pair.key,
+        "CLIENT__CERT": pair.certificate,
+        "CLIENT__KEY": pair.key,
+    }
+    with monkeypatch.context() as variables:
+        variables.setenv("DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME", "tls")
+        variables.setenv("DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION", "true")
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+            variables.setenv(f"DASK_DISTRIBUTED__COMM__TLS__{name}", str(tmp_path / name))
+        with started_scheduler() as encrypted, started_worker(encrypted, tmp_path / "worker"):
+            address = encrypted.address
+            sample = ("--dataset", "kep2004-4zones", "--sample", "100", "--algorithm", "local")
+            done = call(COMMAND, *sample, "--scheduler", address)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert address.startswith("tls://127.0.0.1:")
+            # Another authority is not trusted.
+            (tmp_path / "CA_FILE").write_bytes(Authority().certificate)
+            done = call(COMMAND, *sample, "--scheduler", address)
+    assert done.returncode == 4
+    assert done.stderr.startswith(f"error: --scheduler: no Dask scheduler answers at {address}")
+    assert "docs/howto/sweeps.md" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -118,15 +118,16 @@ def simulate(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Run on the workers of a Dask scheduler, such as tcp://HOST:8786; default: in "
-            "this process.",
+            help="Run on the workers of a Dask scheduler, tcp://HOST:8786, or tls://HOST:8786 with "
+            "the certificates that Dask's configuration names; default: in this process.",
         ),
     ] = None,
     scheduler_timeout: Annotated[
         str,
         typer.Option(
             metavar="DURATION",
-            help="Give up when no scheduler answers, or none of its workers is there, for so long.",
+            help="Give up when no scheduler answers, or none of its workers is there, for so "
+            "long; a first connection is tried for 10s at most.",
         ),
     ] = "60s",
     report: Annotated[

@@ -35,6 +35,9 @@ _SCHEMES: Final = ("tcp", "tls")
 _ADDRESS: Final = re.compile(
     r"(?:(?P<scheme>[^:/]*)://)?(?P<host>\[[0-9a-fA-F:.]+(?:%\w+)?\]|[\w.-]+)?(?::(?P<port>[0-9]{1,5}))?"
 )
+_TLS_FIX: Final = (
+    "start dask scheduler with TLS, and name the certificates to both: docs/howto/sweeps.md"
+)
 _HIGHEST_PORT: Final = 65535
 
 _T = TypeVar("_T")
@@ -160,11 +163,16 @@ def connected_cluster(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 call_within(connect_s + _MARGIN_S, connect, _go_on)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
+            # NB: Dask takes the first bytes of another program for the size of a message.
+            is_other = isinstance(error, MemoryError)
+            why = "another program listens there" if is_other else in_words(error)
             raise SweepError(
                 SweepFault.UNREACHABLE,
-                f"no Dask scheduler answers at {scheduler}: {in_words(error)}",
-                "start one with dask scheduler, and pass the address that it prints",
+                f"no Dask scheduler answers at {scheduler}: {why}",
+                _TLS_FIX
+                if scheduler.startswith("tls:")
+                else "start one with dask scheduler, and pass the address that it prints",
             ) from error
         except Exception as error:
             raise _refuse_address(scheduler, in_words(error)) from error
@@ -200,7 +208,9 @@ def _refuse_address(scheduler: str, problem: str) -> SweepError:
     return SweepError(
         SweepFault.UNREACHABLE,
         f"{shown} cannot be used as a scheduler: {problem}",
-        "pass an address such as tcp://HOST:8786, as dask scheduler prints it",
+        _TLS_FIX
+        if scheduler.startswith("tls:") and "@" not in scheduler
+        else "pass an address such as tcp://HOST:8786, as dask scheduler prints it",
     )
 
 
