@@ -45,6 +45,14 @@ class Unreadable(dict[str, Any]):
         raise RuntimeError("no items")
 
 
+class Unprintable:
+    """An object that cannot be shown."""
+
+    def __repr__(self) -> str:
+        """Break."""
+        raise RuntimeError("no repr")
+
+
 class Silent(Exception):  # noqa: N818 - a name of third parties
     """An exception that cannot even be printed."""
 
@@ -151,6 +159,60 @@ def test_what_is_no_allocation_is_a_failure_that_names_the_flaw(answer: object, 
     assert checked.cause is FailureCause.INVALID_ANSWER
     assert want in checked.message
     assert len(checked.message) <= MAX_MESSAGE
+
+
+NINE = {f"z{number}": 1 / 9 for number in range(9)}
+
+
+@pytest.mark.parametrize(("zones", "is_taken"), [(8, True), (9, False)])
+def test_a_group_has_no_more_zones_than_an_endpoint_has_hints(
+    zones: int, *, is_taken: bool
+) -> None:
+    """An API server rejects a slice with an endpoint for 9 zones, which would fail every sync."""
+    group = ",".join(list(NINE)[:zones])
+    checked = check_answer({"z0": {group: 2}}, ZoneDemand(NINE, {"z0": 2}, {}))
+    if is_taken:
+        assert checked == Allotment({"z0": {group: 2}})
+    else:
+        want = f"the answer lets endpoints of zone z0 serve {group!r}, expected at most 8 zones"
+        assert checked == HeuristicFailure(FailureCause.INVALID_ANSWER, want)
+
+
+def test_an_answer_for_too_many_zones_leaves_slices_that_an_api_server_takes() -> None:
+    """The endpoints have no hints then, and the reason names the heuristic."""
+
+    class Wide:
+        def allocate(self, demand: ZoneDemand) -> dict[str, dict[str, int]]:
+            return {zone: {",".join(NINE): number} for zone, number in demand.endpoints.items()}
+
+    start = endpoint_slice(endpoint("1", zone="z0"), endpoint("2", zone="z1"))
+    result = apply_heuristic(SliceSet(unchanged=(start,)), Wide(), shares=NINE, name="x.dev/Wide")
+    assert result.failure is not None
+    assert result.failure.cause is FailureCause.INVALID_ANSWER
+    assert result.reasons[0].message.startswith("x.dev/Wide: the answer lets endpoints of zone z0")
+    assert all(each.hints is None for each in result.slices.all[0].endpoints)
+
+
+@pytest.mark.parametrize(
+    ("number", "want"),
+    [
+        pytest.param(10**5000, "a number of 16,610 bits", id="digits that Python does not print"),
+        pytest.param(
+            [0] * 10**6, "lets an object of the type list endpoints", id="a list of a million"
+        ),
+        pytest.param(Unprintable(), "lets an object of the type Unprintable", id="no repr"),
+    ],
+)
+def test_what_cannot_be_shown_is_named_by_its_kind(number: object, want: str) -> None:
+    """The failure still says where the flaw is."""
+    for answer in ({**GOOD, "a": {"a": number}}, Allotment(GOOD, (), {"a": {"a": number}})):  # type: ignore[dict-item]
+        checked = check_answer(answer, DEMAND)
+        assert isinstance(checked, HeuristicFailure)
+        assert checked.cause is FailureCause.INVALID_ANSWER
+        assert "cannot be read" not in checked.message
+    checked = check_answer({**GOOD, "a": {"a": number}}, DEMAND)
+    assert isinstance(checked, HeuristicFailure)
+    assert want in checked.message
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from keepclose.model.endpointslice.validation import MAX_ZONE_HINTS
 from keepclose.model.metadata_validation import plain_line
 from keepclose.model.zone_weights import MAX_WEIGHT, WeightMatrix
 from keepclose.routing.hint_facts import ZONE_SEPARATOR, name_group, zones_of
@@ -34,6 +35,7 @@ A zone with {1: 4, 3: 1} has four nodes with an endpoint each, and one with thre
 
 MAX_MESSAGE: Final = 500
 MAX_REASONS: Final = 16
+_MAX_SHOWN_BITS: Final = 1024
 
 
 class ZoneDemand(msgspec.Struct, frozen=True):
@@ -206,6 +208,12 @@ def _check_matrix(
                     f"the answer lets {_show(number)} endpoints of zone {location} serve zone "
                     f"{served}, expected a whole number of at least 0"
                 )
+            if count and len(zones_of(served)) > MAX_ZONE_HINTS:
+                # NB: an API server would reject the slice, so that every sync of it failed.
+                return (
+                    f"the answer lets endpoints of zone {location} serve {_show(served)}, expected "
+                    f"at most {MAX_ZONE_HINTS} zones"
+                )
             if count:
                 counts[served] = count
         if counts:
@@ -285,5 +293,12 @@ def _kind(value: object) -> str:
 
 
 def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    """Return a plain value in short; the text of any other object is third-party code."""
+    if type(value) is int and value.bit_length() > _MAX_SHOWN_BITS:
+        # NB: Python refuses to print a number of thousands of digits.
+        return f"a number of {value.bit_length():,} bits"
+    if value is not None and type(value) not in (bool, int, float, str):
+        return f"an object {_kind(value)}"
+    text = repr(value[:60] if isinstance(value, str) else value)
+    is_cut = isinstance(value, str) and len(value) > 60
+    return text if len(text) <= 60 and not is_cut else f"{text[:57]}..."
