@@ -352,6 +352,31 @@ def test_groups_are_those_of_single_steps(
     assert allocate(nodes, endpoints, threshold) == want_groups
 
 
+@settings(deadline=None, max_examples=200)
+@given(
+    region=st.integers(1, 5).flatmap(
+        lambda zones: st.tuples(
+            st.lists(
+                st.one_of(st.integers(0, 4), st.integers(0, 640).map(lambda power: 10**power)),
+                min_size=zones,
+                max_size=zones,
+            ),
+            st.lists(st.integers(0, 40), min_size=zones, max_size=zones),
+        )
+    )
+)
+@example(region=([1, 10**300, 10**13], [100, 1, 1000]))
+@example(region=([2, 10**309, 1], [8, 2, 9999]))
+@example(region=([1, 10**323, 1, 3 * 10**323], [40, 1, 40, 3]))
+def test_tiny_shares_are_allocated_by_the_same_steps(region: tuple[list[int], list[int]]) -> None:
+    """Shares down to the smallest double there is give the groups of single steps, too."""
+    nodes, endpoints = region
+    want_groups: Groups | None = None
+    if sum(nodes) and sum(endpoints) >= len(nodes):
+        want_groups = Region(nodes, endpoints, 0.5).allocate()
+    assert allocate(nodes, endpoints) == want_groups
+
+
 def test_equal_and_multiple_shares_are_those_of_single_steps() -> None:
     """Ties of the keys, which equal or multiple shares bring about, are settled alike."""
     rng = random.Random(11)

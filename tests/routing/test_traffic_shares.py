@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from keepclose.routing.traffic_shares import (
     ZoneNodes,
     count_zone_nodes,
     cpu_ratios,
+    divide_shares,
     traffic_shares,
 )
 from support.builders import node
@@ -332,3 +335,21 @@ def test_shares_say_what_they_come_from() -> None:
     assert traffic_shares([node("n1", "a"), node("n2", "b")]).basis == "cpu"
     assert traffic_shares([node("n1", "a"), node("n2", "b", cpu=None)]).basis == "nodes"
     assert traffic_shares([]).basis == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        pytest.param([], [], id="none"),
+        pytest.param([3.0, 1.0], [0.75, 0.25], id="parts of the sum"),
+        pytest.param([0.0, -1.0], [0.0, 0.0], id="nothing positive"),
+        pytest.param([5e-324, 5e-324], [0.5, 0.5], id="the smallest numbers there are"),
+        pytest.param([1.5e308, 1.5e308, 0.0], [0.5, 0.5, 0.0], id="a sum beyond all numbers"),
+        pytest.param([1.5e308, 5e-324, 1.5e308], [0.5, 0.0, 0.5], id="both"),
+        pytest.param([math.inf, 3.0, 1.0], [0.0, 0.75, 0.25], id="infinite"),
+        pytest.param([math.nan, 3.0, 1.0], [0.0, 0.75, 0.25], id="not a number"),
+    ],
+)
+def test_shares_are_parts_of_any_numbers(values: list[float], want: list[float]) -> None:
+    """No sum overflows, and what is no finite number is no traffic."""
+    assert divide_shares(values) == want

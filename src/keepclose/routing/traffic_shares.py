@@ -9,6 +9,7 @@ and counts nodes instead of CPU. Neither ever guesses a zone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite, isinf
 from shlex import quote
 from typing import Final
 
@@ -149,9 +150,17 @@ def _cpu_of(node: Node) -> int | None:
 
 
 def divide_shares(values: Sequence[float]) -> list[float]:
-    """Return the part of each value in their sum; without a positive value all parts are 0."""
-    positive = [max(0.0, value) for value in values]
+    """Return the part of each value in their sum; without a positive value all parts are 0.
+
+    Values that are not finite count as 0.
+    """
+    positive = [max(0.0, value) if isfinite(value) else 0.0 for value in values]
     whole = sum(positive) or 1.0
+    if isinf(whole):
+        # NB: only here, because a division more would round the shares of all others.
+        greatest = max(positive)
+        positive = [value / greatest for value in positive]
+        whole = sum(positive)
     return [value / whole for value in positive]
 
 

@@ -19,8 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import MutableSequence, Sequence
+from typing import Final
 
 from keepclose.routing.allocation.local import find_least_size, order_heap, pop_heap, push_heap
+
+LEAST_SKIPPED_SHARE: Final = 1e-200
+"""Givers with less move one endpoint at a time: sizes divided by their share may be infinite."""
 
 
 def serve_zone(  # noqa: PLR0917 - called from compiled code, which takes positions only
@@ -73,7 +77,11 @@ def skip_ahead(  # noqa: PLR0915, PLR0917 - called from compiled code, which tak
         rival = -1 if givers == 2 else ints[giving + 1]
     elif givers == 3:
         waits = ints[giving + 1] == taker
-    if givers > 3 or (givers == 3 and not waits) or giver == taker or not shares[giver] > 0.0:
+    if givers > 3 or (givers == 3 and not waits) or giver == taker:
+        return 0
+    if not shares[giver] > LEAST_SKIPPED_SHARE:
+        return 0
+    if rival >= 0 and not shares[rival] > LEAST_SKIPPED_SHARE:
         return 0
 
     # Sizes are without the endpoint to be given next, as in the keys.
