@@ -15,6 +15,7 @@ from keepclose.model.endpointslice.types import (
 )
 from keepclose.model.meta import NamespacedName, ObjectMeta
 from keepclose.model.service.types import ServicePort
+from keepclose.model.well_known import MANAGED_BY_LABEL, MIRRORING_CONTROLLER
 from keepclose.routing.reasons import ReasonCode
 from keepclose.slices.settings import PlannerSettings
 from support.builders import endpoint, endpoint_slice, node, pod, service
@@ -152,12 +153,27 @@ def test_a_wish_is_carried_out_without_pods_too() -> None:
     assert [hint.name for hint in hinted.hints.for_zones] == ["zone-a"]
 
 
-def test_pods_that_are_gone_from_a_dump_with_others_are_told() -> None:
-    """Among other Pods the missing ones count as deleted, and the reason says so."""
+def test_a_namespace_without_pods_is_answered_from_its_slices() -> None:
+    """Pods of other namespaces do not make the Pods of this one deleted: they were not read."""
     inventory = Inventory.of([node("n1"), service(), pod()])
     (before,) = resolve_services(inventory, settings=PlannerSettings())
     other = pod("other", namespace="elsewhere")
     gone = replace(without_pods(inventory, before), pods={"elsewhere": (other,)})
+    (after,) = resolve_services(gone, settings=PlannerSettings())
+    assert after.nodes == before.nodes
+    (reason,) = [one for one in after.reasons if one.code is ReasonCode.PODS_MISSING]
+    assert reason.message == (
+        "the input has no Pods of namespace default, so 1 endpoint was taken from the "
+        "EndpointSlices"
+    )
+
+
+def test_pods_that_are_gone_from_a_dump_with_others_are_told() -> None:
+    """Among other Pods of the namespace the missing ones count as deleted, and it says so."""
+    inventory = Inventory.of([node("n1"), service(), pod()])
+    (before,) = resolve_services(inventory, settings=PlannerSettings())
+    other = pod("other", labels={"app": "other"})
+    gone = replace(without_pods(inventory, before), pods={"default": (other,)})
     (after,) = resolve_services(gone, settings=PlannerSettings())
     assert [one.endpoints for one in after.slices] == [()]
     (reason,) = [one for one in after.reasons if one.code is ReasonCode.PODS_MISSING]
@@ -165,6 +181,29 @@ def test_pods_that_are_gone_from_a_dump_with_others_are_told() -> None:
         "the EndpointSlices have 1 endpoint and the input has none of their Pods, "
         "so they count as deleted"
     )
+
+
+def test_endpoints_that_name_no_pod_are_used() -> None:
+    """Slices that were written without references still have their endpoints."""
+    inventory = Inventory.of([node("n1"), service(), pod()])
+    (want,) = resolve_services(inventory, settings=PlannerSettings())
+    unnamed = tuple(
+        replace(one, endpoints=tuple(replace(end, target_ref=None) for end in one.endpoints))
+        for one in want.slices
+    )
+    bare = replace(inventory, pods={}, slices={want.service.key: unnamed})
+    (got,) = resolve_services(bare, settings=PlannerSettings())
+    internal = [port.selection.internal for ports in got.nodes.values() for port in ports]
+    assert internal == [port.selection.internal for port in want.nodes["n1"]]
+
+
+def test_mirrored_slices_stay_where_no_endpoints_were_read() -> None:
+    """Without the Endpoints object nothing says that its mirrored slices are stale."""
+    made = service(selector=None)
+    mirrored = endpoint_slice(endpoint(), labels={MANAGED_BY_LABEL: MIRRORING_CONTROLLER})
+    inventory = Inventory.of([node("n1"), made, mirrored])
+    (got,) = resolve_services(inventory, settings=PlannerSettings())
+    assert got.slices == (mirrored,)
 
 
 def test_named_ports_without_a_number_are_left_out() -> None:

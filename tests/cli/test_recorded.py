@@ -32,6 +32,15 @@ def run_resolve(path: Path, manifests: list[Raw]) -> dict[str, Raw]:
     return {one["namespace"]: one for one in json.loads(result.stdout)["services"]}
 
 
+def bystander(namespace: str) -> Raw:
+    """Return a Pod that no Service selects: a namespace without any Pod counts as not dumped."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "bystander", "namespace": namespace, "labels": {"by": "stander"}},
+    }
+
+
 def outcomes(nodes: Raw, *, counts: bool) -> Raw:
     """Return what becomes of connections by node, port and direction: endpoints or their number."""
     return {
@@ -79,6 +88,7 @@ def test_every_recorded_step_is_reproduced(number: int, start: str, tmp_path: Pa
             namespace = step["service"]["metadata"]["namespace"]
             manifests.append(service_manifest(service, step))
             manifests += [pod_manifest(pod, namespace) for pod in step["pods"]]
+            manifests.append(bystander(namespace))
             manifests += (
                 slice_manifests(step, namespace) if start == "settled" else state.get(namespace, [])
             )

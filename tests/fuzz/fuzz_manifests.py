@@ -12,10 +12,11 @@ import yaml
 from fuzzbounds import require
 
 from keepclose.advise.resolution import resolve_services
+from keepclose.cli.inputs.gaps import fill_gaps
+from keepclose.cli.inputs.object_files import _admit, _warn_of_objects
 from keepclose.cli.manifests.objects import load_manifests
 from keepclose.cli.render.resolve import print_services, resolved_document
 from keepclose.cli.render.screen import Screen
-from keepclose.cli.resolve import _admit, _warn_of_missing_kinds, _warn_of_objects
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.slices.settings import PlannerSettings
@@ -73,7 +74,9 @@ def _check(data: bytes) -> None:
     inventory, problems = _admit(manifests)
     for problem in problems:
         require(str(problem), "a problem without a text")
-    _warn_of_missing_kinds(inventory, "-")
+    inventory, gaps = fill_gaps(inventory, {}, "-")
+    for gap in gaps:
+        require(str(gap), "a gap without a text")
     answer = resolve_services(inventory, settings=_SETTINGS)
     msgspec.json.encode(resolved_document(answer))
     print_services(Screen(file=io.StringIO()), answer, inventory.nodes)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from keepclose.cli.inputs.object_files import MAX_PROBLEMS
 from keepclose.cli.main import app
-from keepclose.cli.resolve import MAX_PROBLEMS
 
 MANY = 2000
 SERVICE = "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}\n"

@@ -9,7 +9,7 @@ accepted whether it is on or not: whether they have an effect is for the routing
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -25,10 +25,12 @@ from keepclose.model.service.defaults import default_families, default_service
 from keepclose.model.service.strategy import normalize_cluster_ips
 from keepclose.model.service.types import Service
 from keepclose.model.service.validation import validate_service
+from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import (
     Container,
     ContainerPort,
     Node,
+    NodeStatus,
     Pod,
     PodIP,
     PodSpec,
@@ -136,7 +138,7 @@ def pods_in_slices(service: Service, slices: Iterable[EndpointSlice]) -> list[Po
     """Return the Pods that the endpoints of a Service's slices refer to, with what slices show.
 
     They have the addresses, node, readiness and ports from which their endpoints are planned again.
-    They have no owners. Endpoints without a Pod are skipped.
+    They have no owners. An endpoint that names no Pod gets one, named by its address.
     """
     addresses: dict[NamespacedName, dict[str, None]] = {}
     latest: dict[NamespacedName, tuple[Endpoint, tuple[Container, ...]]] = {}
@@ -144,15 +146,36 @@ def pods_in_slices(service: Service, slices: Iterable[EndpointSlice]) -> list[Po
         containers = (_container_of(service, endpoint_slice),)
         for endpoint in endpoint_slice.endpoints:
             target = endpoint.target_ref
-            if target is None or target.kind != "Pod":
-                continue
-            key = NamespacedName(target.namespace or service.metadata.namespace, target.name)
+            key = NamespacedName(service.metadata.namespace, "".join(endpoint.addresses[:1]))
+            if target is not None and target.kind == "Pod":
+                key = NamespacedName(target.namespace or service.metadata.namespace, target.name)
             addresses.setdefault(key, {}).update(dict.fromkeys(endpoint.addresses))
             latest[key] = (endpoint, containers)
     return [
         _pod_of(endpoint, key, service, containers, addresses[key])
         for key, (endpoint, containers) in latest.items()
     ]
+
+
+def nodes_in_slices(
+    slices: Mapping[NamespacedName, tuple[EndpointSlice, ...]],
+) -> tuple[Node, ...]:
+    """Return the Nodes that endpoints name, with the zones that slices show, sorted by name.
+
+    They stand in where no Node could be read. They are ready and have no CPU.
+    """
+    zones: dict[str, str] = {}
+    for endpoint_slice in (item for group in slices.values() for item in group):
+        for endpoint in endpoint_slice.endpoints:
+            if endpoint.node_name:
+                zones[endpoint.node_name] = endpoint.zone or zones.get(endpoint.node_name, "")
+    return tuple(
+        Node(
+            metadata=ObjectMeta(name=name, labels={ZONE_LABEL: zone} if zone else {}),
+            status=NodeStatus(conditions=(StatusCondition("Ready", "True"),)),
+        )
+        for name, zone in sorted(zones.items())
+    )
 
 
 def admit_service(service: Service, families: tuple[str, ...]) -> Service | list[FieldError]:

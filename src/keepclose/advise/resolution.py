@@ -185,7 +185,7 @@ def plan_slices(
     missing: tuple[Reason, ...] = ()
     if not pods and (slice_pods := pods_in_slices(service, ours)):
         missing = (_pods_missing(service, inventory, len(slice_pods)),)
-        if not inventory.pods:
+        if not inventory.pods.get(service.metadata.namespace):
             pods = slice_pods
     plan = plan_service(
         service,
@@ -244,23 +244,22 @@ def ignored_reasons(planned: ResolvedService) -> list[Reason]:
 def _pods_missing(service: Service, inventory: Inventory, count: int) -> Reason:
     """Return the reason that reports endpoints without Pods.
 
-    An input without any Pod was dumped without Pods. Among other Pods, those of this Service may be
-    deleted, so its slices count as stale; the reason says so.
+    An input without any Pod of the namespace was made without its Pods. Among other Pods of the
+    namespace, those of this Service are deleted, and a controller would empty its slices.
     """
     counted = f"{count} endpoint" + ("" if count == 1 else "s")
-    if not inventory.pods:
+    namespace = service.metadata.namespace
+    if not inventory.pods.get(namespace):
+        where = f" of namespace {namespace}" if inventory.pods else ""
         were = "was" if count == 1 else "were"
-        message = f"the input has no Pods, so {counted} {were} taken from the EndpointSlices"
+        message = f"the input has no Pods{where}, so {counted} {were} taken from the EndpointSlices"
     else:
         message = (
             f"the EndpointSlices have {counted} and the input has none of their Pods, "
             "so they count as deleted"
         )
     return Reason(
-        ReasonCode.PODS_MISSING,
-        message,
-        subject=f"Service {service.key}",
-        fix=DUMP_COMMAND,
+        ReasonCode.PODS_MISSING, message, subject=f"Service {service.key}", fix=DUMP_COMMAND
     )
 
 
@@ -281,6 +280,9 @@ def _plan_by_hand(
         if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) == MIRRORING_CONTROLLER
     ]
     others = tuple(endpoint_slice for endpoint_slice in present if endpoint_slice not in mirrored)
+    if service.key not in inventory.endpoints:
+        # Few inputs have Endpoints. Without them nothing says that the mirrored slices are stale.
+        return ResolvedService(service, strategy, (reason,), (*mirrored, *others))
     result = plan_mirroring(inventory.endpoints.get(service.key), service, existing=mirrored)
     slices = (*result.plan.update, *result.plan.unchanged, *result.plan.create)
     return ResolvedService(

@@ -264,7 +264,7 @@ def _write(reading: FlowReading, output: FlowsFormat, by: FlowGrouping, sort: Fl
 
 def _of_service(read_all: ReadAll, service: str) -> ReadAll:
     """Return a reader of the flows of one Service."""
-    from keepclose.cli.resolve import service_key, suggest_services
+    from keepclose.cli.inputs.service_choice import service_key, suggest_services
 
     wanted = service_key(service, "")
     assert wanted is not None  # noqa: S101 - the Service is named

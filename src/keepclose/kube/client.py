@@ -8,7 +8,7 @@ hold a subset of the API's fields. A PUT of a struct would erase the others, so 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Self, TypeVar
 
@@ -112,8 +112,11 @@ class _Reader:
         resource_version: str = "",
         resource_version_match: str = "",
         page_size: int = 500,
+        on_page: Callable[[Page[_T], int], object] | None = None,
     ) -> Page[_T]:
         """Return a whole list as one page, read page by page at one resource version.
+
+        `on_page` takes each page, and how many objects were read up to its end.
 
         When the version expires between two pages, the list is read again in a single request. The
         server offers to continue at a newer version instead; a watch from such a mixture would miss
@@ -139,6 +142,8 @@ class _Reader:
                     raise
                 whole, token, limit = None, "", 0
                 continue
+            if on_page is not None:
+                on_page(page, len(page.items) + (len(whole.items) if whole is not None else 0))
             if whole is None:
                 whole = page
             else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
@@ -25,6 +25,7 @@ from keepclose.cli.manifests.documents import (
     read_documents,
 )
 from keepclose.cli.manifests.problems import InputPlace, InputProblem, describe_field_error
+from keepclose.cli.manifests.unrendered import Unrendered, find_unrendered
 from keepclose.model.decoding import (
     API_VERSIONS,
     CLUSTER_SCOPED,
@@ -34,6 +35,7 @@ from keepclose.model.decoding import (
     convert,
 )
 from keepclose.model.field_errors import FieldError, duplicate, invalid, required
+from keepclose.model.json_values import JsonObject
 from keepclose.system.files import InputError, read_input, read_standard_input
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -58,6 +60,8 @@ class Manifests(msgspec.Struct, frozen=True):
     ignored: dict[str, int] = {}
     ignored_at: dict[str, InputPlace] = {}
     """The place of the first object of each ignored kind."""
+    extra: tuple[JsonObject, ...] = ()
+    """The objects of the extra kinds that were asked for; only their names are checked."""
 
     def of(self, kind: type[_Known]) -> tuple[_Known, ...]:
         """Return the objects of one kind in the order in which they were read."""
@@ -65,17 +69,27 @@ class Manifests(msgspec.Struct, frozen=True):
         return tuple(obj for obj in objects if isinstance(obj, kind))
 
 
-def load_manifests(paths: Iterable[str], *, stdin: BinaryIO | None = None) -> Manifests:
+def load_manifests(
+    paths: Iterable[str],
+    *,
+    stdin: BinaryIO | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> Manifests:
     """Return the objects of files; "-" is standard input, a directory stands for its manifests.
+
+    `extra` names the version of each kind that is kept as it is, besides the kinds that keepclose
+    decodes.
 
     Namespaced objects without a namespace get "default". Of two objects of the same name the first
     is kept, and the second is a problem.
     """
-    loader = _Loader()
+    loader = _Loader(extra or {})
     with _collector_paused():
         for path in paths:
             if path == STDIN_NAME:
                 loader.read_stdin(stdin)
+            elif (unrendered := find_unrendered(Path(path))) is not None:
+                loader.add_unrendered(path, unrendered)
             elif os.path.isdir(path):  # noqa: PTH112 - Path.is_dir fails on names too long
                 loader.read_directory(Path(path))
             else:
@@ -85,6 +99,7 @@ def load_manifests(paths: Iterable[str], *, stdin: BinaryIO | None = None) -> Ma
         tuple(loader.problems),
         dict(sorted(loader.ignored.items())),
         loader.ignored_at,
+        tuple(loader.extra),
     )
 
 
@@ -109,7 +124,9 @@ def name_object(obj: KnownObject) -> str:
 class _Loader:
     """The objects and problems that were read so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, extra_versions: Mapping[str, str]) -> None:
+        self._extra_versions = extra_versions
+        self.extra: list[JsonObject] = []
         self.objects: list[LocatedObject] = []
         self.problems: list[InputProblem] = []
         self.ignored: Counter[str] = Counter()
@@ -165,6 +182,18 @@ class _Loader:
             else:
                 self._read_raw_object(entry, place)
 
+    def add_unrendered(self, path: str, unrendered: Unrendered) -> None:
+        """Add the problem of a path that must be rendered before it can be read."""
+        self.problems.append(InputProblem(InputPlace(path), unrendered.text, fix=unrendered.fix))
+
+    def _is_extra(self, raw: JsonObject) -> bool:
+        """Return whether an object is of an extra kind that was asked for, and has a name."""
+        kind, meta = raw.get("kind"), raw.get("metadata")
+        if not isinstance(kind, str) or kind not in self._extra_versions:
+            return False
+        is_named = isinstance(meta, dict) and isinstance(meta.get("name"), str)
+        return is_named and raw.get("apiVersion") == self._extra_versions[kind]
+
     def _add_unreadable(self, file: str, error: InputError) -> None:
         self.problems.append(
             InputProblem(InputPlace(file), f"cannot be read: {error}", fix=error.fix)
@@ -175,6 +204,10 @@ class _Loader:
         if not isinstance(raw, dict):
             text = "expected a Kubernetes object: a map with apiVersion, kind and metadata"
             self.problems.append(InputProblem(place, f"{text}, got {_describe(raw)}"))
+            return
+        if self._is_extra(raw):
+            is_namespace = raw["kind"] == "Namespace"
+            self.extra.append(raw if is_namespace else _with_namespace(raw))
             return
         subject = _name_raw(raw)
         match convert(_with_namespace(raw)):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, ask_lab, fail
+from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, fail
 from keepclose.cli.flow_sources import (
     FlowSources,
     check_observable,
@@ -22,6 +22,9 @@ from keepclose.cli.flow_sources import (
     name_tables,
     read_flow_tables,
 )
+from keepclose.cli.inputs.cluster_input import read_lab_gates
+from keepclose.cli.inputs.object_files import name_files, read_inventory
+from keepclose.cli.inputs.service_choice import narrow_services, service_key
 from keepclose.cli.options import (
     AGENT_NAMESPACE,
     AgentNamespace,
@@ -30,10 +33,8 @@ from keepclose.cli.options import (
     KubeContext,
     choose_cluster,
     read_duration,
-    read_gates,
 )
 from keepclose.cli.render.output import OutputFormat, TableOrJson, echo_json, say
-from keepclose.cli.resolve import name_files, narrow_services, read_inventory, service_key
 
 if TYPE_CHECKING:
     from keepclose.accounting.flow_table import FlowTable
@@ -166,7 +167,7 @@ def verify(
     source = _find_source(file, kubeconfig, context, data_dir)
     objects = _read_objects(source, file)
     inventory = narrow_services(objects.inventory, key, namespace, source.name)
-    gates = _read_gates(feature_gates, source)
+    gates = read_lab_gates(feature_gates, source.lab)
     if probe:
         from keepclose.cli.verify.probing import ProbeOptions, probe_service
 
@@ -286,16 +287,6 @@ async def list_written(client: Client, kind: Kind[Any], writes: dict[str, str]) 
         if written.last_write:
             writes[written.metadata.uid] = written.last_write
     return objects
-
-
-def _read_gates(text: str, source: ClusterSource) -> FeatureGates:
-    if source.lab is None or text:
-        return read_gates(text)
-    from keepclose.model.gates import FeatureGates, Gate
-
-    by_role: dict[str, list[str]] = ask_lab(source.lab, "gates")["gates"]
-    names = set(by_role.get("proxy") or next(iter(by_role.values())))
-    return FeatureGates(frozenset(gate for gate in Gate if gate.value in names))
 
 
 def _observe(

@@ -1,0 +1,199 @@
+"""Reads the objects of a live cluster, kind by kind and page by page.
+
+Rights to list are enough. A kind that the cluster denies or does not serve becomes a gap; without
+Services the command ends, and so it does when no API server answers. Where listing a kind in all
+namespaces is denied and one namespace is known, the kind is read there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from contextlib import ExitStack
+from typing import Any, Final, NoReturn
+
+from keepclose.advise.inventory import Inventory
+from keepclose.cli.exit import ExitCode, fail
+from keepclose.cli.inputs.cluster_input import EXTRA_VERSIONS, ClusterInput, ExtraKind
+from keepclose.cli.inputs.gaps import Gap, Unread, fill_gaps
+from keepclose.cli.options import ChosenCluster
+from keepclose.cli.render.progress import Advance, shown_progress
+from keepclose.cli.startup import log_to_standard_error
+from keepclose.kube.client import Client
+from keepclose.kube.clock import SystemClock
+from keepclose.kube.connection import ConnectionSettings, connect
+from keepclose.kube.errors import ApiError, Forbidden, KubeError, NotFound, Unauthorized
+from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES, Kind
+from keepclose.kube.watch.list_decoding import Page
+from keepclose.model.acknowledgements import ACKNOWLEDGEMENT_NAMESPACE, ACKNOWLEDGEMENT_SELECTOR
+from keepclose.model.json_values import JsonObject
+
+_CORE: Final[tuple[Kind[Any], ...]] = (NODES, ENDPOINT_SLICES, PODS)
+_PLURALS: Final = {
+    ExtraKind.DEPLOYMENTS: "deployments",
+    ExtraKind.STATEFUL_SETS: "statefulsets",
+    ExtraKind.DAEMON_SETS: "daemonsets",
+    ExtraKind.REPLICA_SETS: "replicasets",
+    ExtraKind.DISRUPTION_BUDGETS: "poddisruptionbudgets",
+    ExtraKind.AUTOSCALERS: "horizontalpodautoscalers",
+    ExtraKind.NAMESPACES: "namespaces",
+    ExtraKind.EVENTS: "events",
+    ExtraKind.ACKNOWLEDGEMENTS: "configmaps",
+}
+
+
+def read_live_objects(
+    cluster: ChosenCluster,
+    *,
+    namespace: str = "",
+    fallback: str = "",
+    kinds: Collection[ExtraKind] = (),
+) -> ClusterInput:
+    """Return the objects of a cluster, of one namespace if one is named; errors end the command.
+
+    `fallback` is the namespace to read where listing all of them is denied.
+    """
+    settings = cluster.connection
+    # Gaps say what cannot be read; a log would say it twice.
+    log_to_standard_error(logging.CRITICAL)
+    reader = _ClusterReader(namespace, fallback)
+    try:
+        asyncio.run(reader.read(settings, kinds))
+    except (Forbidden, Unauthorized) as error:
+        hint = "" if namespace else "or name a namespace that it may read, with -n"
+        fail(
+            f"the cluster denies access: {error}",
+            "let this user list services; without them there is no answer",
+            hint if isinstance(error, Forbidden) else "",
+            code=ExitCode.UNREACHABLE,
+        )
+    except (KubeError, TimeoutError, OSError) as error:
+        _fail_unreachable(settings, error)
+    inventory, gaps = fill_gaps(Inventory.of(reader.objects), reader.unread, cluster.name)
+    return ClusterInput(
+        inventory,
+        cluster.name,
+        (*gaps, *reader.partial),
+        tuple(reader.other),
+        cluster,
+        settings.namespace or "default",
+    )
+
+
+def _fail_unreachable(settings: ConnectionSettings, error: Exception) -> NoReturn:
+    fail(
+        f"{settings.server.url} does not answer: {error}",
+        "check the server that the kubeconfig names",
+        code=ExitCode.UNREACHABLE,
+    )
+
+
+def _kind_of(extra: ExtraKind) -> Kind[Any]:
+    group, _, version = EXTRA_VERSIONS[extra].rpartition("/")
+    is_namespaced = extra is not ExtraKind.NAMESPACES
+    return Kind(group, version, _PLURALS[extra], extra.value, is_namespaced, dict)
+
+
+class _ClusterReader:
+    """What was read of a cluster so far."""
+
+    def __init__(self, namespace: str, fallback: str) -> None:
+        self._namespace, self._fallback = namespace, fallback
+        self.objects: list[object] = []
+        self.other: list[JsonObject] = []
+        self.unread: dict[str, Unread] = {}
+        self.partial: list[Gap] = []
+        """Kinds of which some objects are missing."""
+
+    async def read(self, settings: ConnectionSettings, kinds: Collection[ExtraKind]) -> None:
+        """Read all kinds; raise KubeError when there is no answer without the kind."""
+        async with connect(settings, clock=SystemClock()) as client:
+            self.objects += await self._list(client, SERVICES)
+            for kind in _CORE:
+                try:
+                    self.objects += await self._list(client, kind)
+                except (Forbidden, NotFound) as error:
+                    self._note_unread(kind, error)
+            for extra in dict.fromkeys(kinds):
+                kind = _kind_of(extra)
+                try:
+                    objects = await self._list_extra(client, extra, kind)
+                except Unauthorized:
+                    raise
+                except ApiError as error:
+                    self._note_unread(kind, error)
+                    continue
+                self.other += [
+                    {**obj, "apiVersion": kind.api_version, "kind": kind.kind} for obj in objects
+                ]
+
+    async def _list_extra(
+        self, client: Client, extra: ExtraKind, kind: Kind[Any]
+    ) -> list[JsonObject]:
+        if extra is ExtraKind.ACKNOWLEDGEMENTS:
+            page = await client.list_all(
+                kind,
+                namespace=ACKNOWLEDGEMENT_NAMESPACE,
+                label_selector=ACKNOWLEDGEMENT_SELECTOR,
+            )
+            return page.items
+        return await self._list(client, kind)
+
+    async def _list(self, client: Client, kind: Kind[Any]) -> list[Any]:
+        """Return all objects of a kind, in the namespace where not all may be read."""
+        try:
+            return await self._list_in(client, kind, self._namespace)
+        except Forbidden:
+            if self._namespace or not self._fallback or not kind.namespaced:
+                raise
+        objects = await self._list_in(client, kind, self._fallback)
+        self.partial.append(
+            Gap(
+                kind.kind,
+                f"only namespace {self._fallback} may be read",
+                "those of other namespaces are missing",
+            )
+        )
+        return objects
+
+    async def _list_in(self, client: Client, kind: Kind[Any], namespace: str) -> list[Any]:
+        with ExitStack() as stack:
+            advance: list[Advance] = []
+
+            def show(page: Page[Any], read: int) -> None:
+                if not advance:
+                    if not page.remaining:
+                        return
+                    total = read + page.remaining
+                    advance.append(stack.enter_context(shown_progress(total, kind.plural)))
+                advance[0](read)
+
+            page = await client.list_all(kind, namespace=namespace, on_page=show)
+        if page.rejected:
+            name, cause = page.rejected[0]
+            self.partial.append(
+                Gap(
+                    kind.kind,
+                    f"{len(page.rejected):,} cannot be read, first {name}: {cause}",
+                    "they are missing in the answer",
+                )
+            )
+        return page.items
+
+    def _note_unread(self, kind: Kind[Any], error: ApiError) -> None:
+        if isinstance(error, Forbidden):
+            scope = f" in namespace {self._namespace}" if self._namespace else ""
+            where = scope if kind.namespaced else ""
+            unread = Unread(
+                f"the cluster denies access: {error}", f"let this user list {kind}{where}"
+            )
+        elif isinstance(error, NotFound):
+            unread = Unread(
+                f"the cluster does not serve {kind} in {kind.api_version}",
+                f"kubectl api-versions shows what it serves; {kind.api_version} needs Kubernetes "
+                "1.27 or newer",
+            )
+        else:
+            unread = Unread(f"the cluster does not list {kind}: {error}")
+        self.unread[kind.kind] = unread
