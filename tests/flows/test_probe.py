@@ -39,9 +39,9 @@ from keepclose.kube.errors import BadRequest, ConnectionLost, Forbidden
 from keepclose.kube.requests import PODS
 from keepclose.kube.transport.transport import ApiRequest
 from keepclose.lab.kubelet.probes import LabProbe
-from keepclose.lab.pods import ContainerSpec
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
+from keepclose.model.workloads.pods import ContainerSpec
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.scripted_streams import HOST, Answer, FakeResponse, status_of

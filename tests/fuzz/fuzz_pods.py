@@ -16,10 +16,10 @@ from keepclose.lab.kubelet.container_modes import (
     pre_stop_seconds,
     seconds_until_ready,
 )
-from keepclose.lab.pods import LabPod
-from keepclose.lab.workloads.node_fit import pod_requests
-from keepclose.lab.workloads.pods import available_in, rank_for_deletion
 from keepclose.model.decoding import Rejected, convert_as
+from keepclose.model.workloads.node_fit import pod_requests
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.replica_pods import available_in, rank_for_deletion
 
 MUTATES_JSON = True
 _NOW = 1.8e9
@@ -58,7 +58,7 @@ def check(data: bytes) -> None:
         raw = msgspec.json.decode(data.partition(b"\n")[2])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return
-    pod = convert_as(LabPod, raw)
+    pod = convert_as(WorkloadPod, raw)
     if not isinstance(pod, Rejected):
         for container in pod.spec.containers:
             mode_of(container)

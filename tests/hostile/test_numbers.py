@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from keepclose.apiserver.schema.scalars import Unparsable, store_quantity
-from keepclose.lab.workloads.rolling_update import number_in, resolve_share
 from keepclose.model.json_values import (
     DEPTH_MAX,
     INT64_MAX,
@@ -23,6 +22,7 @@ from keepclose.model.json_values import (
 )
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.quantities import QUANTITY_CHARACTERS_MAX, millis
+from keepclose.model.workloads.rolling_update import number_in, resolve_share
 from keepclose.testing.api_server import Served, serving
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -7,12 +7,7 @@ import math
 import pytest
 
 from keepclose.lab.kubelet.container_modes import ports_of, pre_stop_seconds, seconds_until_ready
-from keepclose.lab.pods import (
-    ContainerCommand,
-    ContainerSpec,
-    Lifecycle,
-    LifecycleHook,
-)
+from keepclose.model.workloads.pods import ContainerCommand, ContainerSpec, Lifecycle, LifecycleHook
 
 
 @pytest.mark.parametrize("digits", [6, 400, 5000])

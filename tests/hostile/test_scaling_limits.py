@@ -9,19 +9,21 @@ import pytest
 
 from keepclose.kube.requests import NODES
 from keepclose.lab.cluster.programs import ClusterLayout
-from keepclose.lab.pods import LabPod, LabPodStatus, PodMeta
+from keepclose.lab.kinds import DEPLOYMENTS, REPLICA_SETS
 from keepclose.lab.workloads import replicasets
 from keepclose.lab.workloads.daemonsets import BURST_PODS, plan_daemon_set
-from keepclose.lab.workloads.replicasets import BURST_REPLICAS, plan_replica_set
-from keepclose.lab.workloads.rolling_update import (
+from keepclose.model.json_values import JsonObject
+from keepclose.model.meta import ObjectMeta
+from keepclose.model.workload import Node
+from keepclose.model.workloads.pods import PodMeta, WorkloadPod, WorkloadPodStatus
+from keepclose.model.workloads.replica_set_plan import BURST_REPLICAS, plan_replica_set
+from keepclose.model.workloads.rolling_update import (
     MOST_REPLICAS,
     deployment_bounds,
     resolve_share,
     spread_proportionally,
 )
-from keepclose.lab.workloads.types import (
-    DEPLOYMENTS,
-    REPLICA_SETS,
+from keepclose.model.workloads.types import (
     DaemonSet,
     DaemonSetSpec,
     Deployment,
@@ -31,9 +33,6 @@ from keepclose.lab.workloads.types import (
     RollingUpdate,
     RolloutStrategy,
 )
-from keepclose.model.json_values import JsonObject
-from keepclose.model.meta import ObjectMeta
-from keepclose.model.workload import Node
 from keepclose.testing.api_server import serving
 from support.labs import Lab, workloads
 
@@ -146,9 +145,9 @@ def test_one_sync_of_a_replica_set_creates_and_deletes_a_burst() -> None:
     assert plan_replica_set(huge, [], now=0.0).missing == BURST_REPLICAS == 500
     none = ReplicaSet(metadata=ObjectMeta(name="web", uid="u"), spec=ReplicaSetSpec(replicas=0))
     pods = [
-        LabPod(
+        WorkloadPod(
             metadata=PodMeta(name=f"p{number}", uid=f"u{number}"),
-            status=LabPodStatus(phase="Running"),
+            status=WorkloadPodStatus(phase="Running"),
         )
         for number in range(BURST_REPLICAS + 7)
     ]

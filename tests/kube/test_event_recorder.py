@@ -11,11 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from keepclose.kube.client import Client
-from keepclose.kube.event_recorder import EventRecorder, format_event_time
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import EVENTS
 from keepclose.kube.transport.retries import Retries
 from keepclose.model.core_kinds import Event, EventSource
 from keepclose.model.meta import ObjectReference
+from keepclose.model.timestamps import format_event_time
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from keepclose.testing.scripted_streams import Answer, failure, lost, refusal

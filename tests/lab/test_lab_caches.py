@@ -18,10 +18,10 @@ from keepclose.kube.transport.aiohttp_transport import AioTransport
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import ApiRequest, Response
 from keepclose.lab.caches import LabCaches
+from keepclose.lab.kinds import DEPLOYMENTS
 from keepclose.lab.kubelet.kubelets import Kubelets
 from keepclose.lab.kubelet.pod_networks import AddressesOnly
 from keepclose.lab.workloads.controller import WorkloadController
-from keepclose.lab.workloads.types import DEPLOYMENTS
 from keepclose.model.meta import NamespacedName
 from keepclose.runtime.program import run_parts
 from keepclose.testing.api_server import PATIENCE, Served, serving

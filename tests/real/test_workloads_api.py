@@ -10,8 +10,7 @@ import pytest
 
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import NODES, Kind
-from keepclose.lab.pods import LAB_PODS
-from keepclose.lab.workloads.types import DEPLOYMENTS, REPLICA_SETS
+from keepclose.lab.kinds import DEPLOYMENTS, LAB_PODS, REPLICA_SETS
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from support.controllers import opened

@@ -23,16 +23,17 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import make_credentials
 from keepclose.kube.errors import Conflict, NotFound
-from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.transport.aiohttp_transport import AioTransport
 from keepclose.kube.transport.retries import Retries
 from keepclose.kube.transport.transport import Transport
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.caches import LabCaches
-from keepclose.lab.pods import LAB_PODS, LabPod
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.workloads.controller import WorkloadController
 from keepclose.model.meta import NamespacedName
+from keepclose.model.timestamps import format_event_time
+from keepclose.model.workloads.pods import WorkloadPod
 from keepclose.testing.api_server import PATIENCE, Served
 from support.controllers import World, opened
 from support.wires import Wire
@@ -41,7 +42,7 @@ CLOCK: Final = SystemClock()
 _ONCE: Final = Retries(max_elapsed=0.0)
 
 
-def _always(_pod: LabPod) -> bool:
+def _always(_pod: WorkloadPod) -> bool:
     """Say yes."""
     return True
 
@@ -51,12 +52,12 @@ class StubKubelet:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.pods: Cache[LabPod] = Cache()
+        self.pods: Cache[WorkloadPod] = Cache()
         self._reflector = Reflector(client, LAB_PODS, self.pods, clock=CLOCK)
         self._queue: WorkQueue[NamespacedName] = WorkQueue(CLOCK, first_delay_s=0.01)
-        self.makes_ready: Callable[[LabPod], bool] = _always
+        self.makes_ready: Callable[[WorkloadPod], bool] = _always
         """Which pods get ready."""
-        self.lets_end: Callable[[LabPod], bool] = _always
+        self.lets_end: Callable[[WorkloadPod], bool] = _always
         """Which pods end when they were asked to."""
         self._addresses = 0
 
@@ -80,7 +81,7 @@ class StubKubelet:
             finally:
                 self._queue.done(key)
 
-    async def _visit(self, pod: LabPod | None) -> None:
+    async def _visit(self, pod: WorkloadPod | None) -> None:
         if pod is None or not pod.spec.node_name:
             return
         meta = pod.metadata
@@ -126,7 +127,7 @@ class Lab:
         """What the controller writes through."""
 
     @property
-    def pods(self) -> list[LabPod]:
+    def pods(self) -> list[WorkloadPod]:
         """The pods that are there, as the controller sees them, by name."""
         found = self.controller.caches.pods.all()
         return sorted(found, key=lambda pod: pod.metadata.name)

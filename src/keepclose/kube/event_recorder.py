@@ -18,7 +18,6 @@ from asyncio import Queue
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from random import Random
 from typing import Final, Generic, NoReturn, TypeVar
 
@@ -40,9 +39,9 @@ from keepclose.kube.transport.retries import Backoff, TokenBucket
 from keepclose.model.core_kinds import Event, EventSource
 from keepclose.model.meta import ObjectMeta, ObjectReference
 from keepclose.model.metadata_validation import dns1123_subdomain
+from keepclose.model.timestamps import format_event_time
 
 V = TypeVar("V")
-
 _WINDOW_S: Final = 600.0
 MAX_SIMILAR: Final = 10
 SPAM_BURST: Final = 25
@@ -312,8 +311,3 @@ class EventRecorder:
             digest = hashlib.sha256(about.encode(errors="replace")).hexdigest()
             name = f"{digest[:16]}.{self._last_stamp:x}"
         return name
-
-
-def format_event_time(seconds: float) -> str:
-    """Return a time as the API's Time: RFC 3339 in UTC, whole seconds."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -16,17 +16,10 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.requests import NODES
 from keepclose.kube.watch.reflector import Reflector
-from keepclose.lab.pods import LAB_PODS, LabPod
-from keepclose.lab.workloads.types import (
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    REPLICA_SETS,
-    DaemonSet,
-    Deployment,
-    ReplicaSet,
-    workload_owner_of,
-)
+from keepclose.lab.kinds import DAEMON_SETS, DEPLOYMENTS, LAB_PODS, REPLICA_SETS
 from keepclose.model.workload import Node
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.types import DaemonSet, Deployment, ReplicaSet, workload_owner_of
 from keepclose.runtime.program import run_parts
 
 _OWNER: Final = "owner"
@@ -51,7 +44,7 @@ class LabCaches:
             )
         )
         self.daemon_sets: Cache[DaemonSet] = Cache((Index(_NAMESPACE, _namespace_of),))
-        self.pods: Cache[LabPod] = Cache(
+        self.pods: Cache[WorkloadPod] = Cache(
             (
                 Index(_OWNER, _owner_of),
                 Index(_ORPHAN, _orphan_in),
@@ -80,7 +73,7 @@ class LabCaches:
 
         await run_parts((*(reflector.run() for reflector in reflectors), report_synced()))
 
-    def pods_of(self, uid: str) -> list[LabPod]:
+    def pods_of(self, uid: str) -> list[WorkloadPod]:
         """Return the pods that an owner controls."""
         return self.pods.by_index(_OWNER, uid)
 
@@ -88,7 +81,7 @@ class LabCaches:
         """Return the ReplicaSets that a Deployment controls."""
         return self.replica_sets.by_index(_OWNER, uid)
 
-    def orphan_pods(self, namespace: str) -> list[LabPod]:
+    def orphan_pods(self, namespace: str) -> list[WorkloadPod]:
         """Return the pods of a namespace without a controller."""
         return self.pods.by_index(_ORPHAN, namespace)
 
@@ -107,15 +100,15 @@ class LabCaches:
             *self.daemon_sets.by_index(_NAMESPACE, namespace),
         ]
 
-    def pods_on(self, node: str) -> list[LabPod]:
+    def pods_on(self, node: str) -> list[WorkloadPod]:
         """Return the pods that are bound to a node, which need not exist."""
         return self.pods.by_index(_NODE, node)
 
-    def waiting_pods(self) -> list[LabPod]:
+    def waiting_pods(self) -> list[WorkloadPod]:
         """Return the pods that wait for a node."""
         return self.pods.by_index(_WAITING, key=True)
 
-    def pending_pods(self) -> list[LabPod]:
+    def pending_pods(self) -> list[WorkloadPod]:
         """Return the active pods that no kubelet runs yet, with a node or without."""
         return self.pods.by_index(_PENDING, key=True)
 

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from keepclose.kube.cache import Cache
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.requests import SERVICES
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
+from keepclose.model.timestamps import format_event_time
 from keepclose.reconcile.dropped_fields import Retention, condition_content
 from keepclose.routing.conditions import has_ours, merge_conditions
 

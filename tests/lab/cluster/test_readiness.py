@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from keepclose.lab.cluster.readiness import Workloads, until_connected
-from keepclose.lab.workloads.types import DEPLOYMENTS
+from keepclose.lab.kinds import DEPLOYMENTS
 from keepclose.system.namespaces import NetworkNamespace, create_network_namespace
 from keepclose.testing.api_server import PATIENCE, serving
 from support.labs import workloads

@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepclose.lab.pods import LabPod
 from keepclose.lab.traffic.failure_causes import explain_pod, explain_unready
+from keepclose.model.workloads.pods import WorkloadPod
 
 READY: dict[str, Any] = {"conditions": [{"type": "Ready", "status": "True"}]}
 UNREADY = {"type": "Ready", "status": "False", "message": "containers with unready status: [main]"}
 
 
-def a_pod(node: str = "n1", *, terminating: bool = False, **status: Any) -> LabPod:
+def a_pod(node: str = "n1", *, terminating: bool = False, **status: Any) -> WorkloadPod:
     """Return a pod with a status."""
     meta = {"name": "p1", "deletionTimestamp": "2026-01-01T00:00:00Z" if terminating else None}
     raw = {"metadata": meta, "spec": {"nodeName": node}, "status": status}
-    return msgspec.convert(raw, LabPod)
+    return msgspec.convert(raw, WorkloadPod)
 
 
 def container(**state: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def container(**state: Any) -> dict[str, Any]:
         pytest.param(a_pod(terminating=True, **READY), "terminating", id="is to go"),
     ],
 )
-def test_what_keeps_a_pod_back(pod: LabPod, want: str) -> None:
+def test_what_keeps_a_pod_back(pod: WorkloadPod, want: str) -> None:
     """The first component that holds the pod up speaks."""
     assert explain_pod(pod) == want
 

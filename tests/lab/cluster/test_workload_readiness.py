@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepclose.lab.workloads.types import ready_count
+from keepclose.model.workloads.types import ready_count
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from keepclose.lab.faults.node_states import sort_pods
-from keepclose.lab.pods import LabPod
 from keepclose.model.meta import OwnerReference
+from keepclose.model.workloads.pods import WorkloadPod
 from support.lab.labobjects import a_pod
 
 
-def daemon(name: str) -> LabPod:
+def daemon(name: str) -> WorkloadPod:
     """Return a pod of a DaemonSet on n1."""
     pod = a_pod(name, "n1")
     owner = OwnerReference(kind="DaemonSet", name="log", uid="log", controller=True)

@@ -13,7 +13,7 @@ from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.injector import DrainResult, FaultResult, HealResult
 from keepclose.lab.faults.node_states import NodeState
 from keepclose.lab.faults.node_status import CORDON_ANNOTATION, UNREACHABLE, ZONE_ANNOTATION
-from keepclose.lab.pods import LAB_PODS
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import PATIENCE

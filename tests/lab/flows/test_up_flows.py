@@ -19,7 +19,8 @@ import pytest
 from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
-from keepclose.lab.workloads.types import DEPLOYMENTS, Deployment
+from keepclose.lab.kinds import DEPLOYMENTS
+from keepclose.model.workloads.types import Deployment
 from support.commands.upcommands import (
     Ground,
     ground_for,

@@ -17,7 +17,7 @@ from keepclose.lab.kubelet.container_modes import (
     pre_stop_seconds,
     seconds_until_ready,
 )
-from keepclose.lab.pods import ContainerSpec
+from keepclose.model.workloads.pods import ContainerSpec
 
 
 def container(**parts: Any) -> ContainerSpec:

@@ -9,7 +9,7 @@ import pytest
 from msgspec import UNSET
 
 from keepclose.lab.kubelet.container_runtime import ContainerInstance, Moment
-from keepclose.lab.pods import (
+from keepclose.model.workloads.pods import (
     ContainerSpec,
     ContainerState,
     ContainerStatus,

@@ -13,9 +13,10 @@ from msgspec import UNSET
 from keepclose.kube.errors import Conflict
 from keepclose.kube.requests import EVENTS, NODES, PatchType
 from keepclose.kube.transport.transport import ApiRequest, Response
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodPlace
-from keepclose.lab.pods import LAB_PODS, LabPod, ReadinessGate
 from keepclose.model.meta import NamespacedName
+from keepclose.model.workloads.pods import ReadinessGate, WorkloadPod
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import Served, serving
 from keepclose.testing.fake_clock import FakeClock
@@ -242,7 +243,7 @@ async def test_a_crashing_pod_is_started_again_with_growing_waits(
     assert ("Warning", text) in [one[:2] for one in await timed.until_told("BackOff")]
 
 
-def waits_to_restart(pod: LabPod) -> bool:
+def waits_to_restart(pod: WorkloadPod) -> bool:
     """Return whether the first container of a pod crashed and waits."""
     (container,) = pod.status.container_statuses
     return container.state.waiting is not UNSET
@@ -623,8 +624,8 @@ async def test_a_pod_without_its_image_is_pending(bed: KubeletBed) -> None:
     """It says why in its status and by events, and goes away like any other."""
     await bed.add_pod(image="nginx:1.161")
 
-    def waits_with(*reasons: str) -> Callable[[LabPod], bool]:
-        def is_so(pod: LabPod) -> bool:
+    def waits_with(*reasons: str) -> Callable[[WorkloadPod], bool]:
+        def is_so(pod: WorkloadPod) -> bool:
             states = [one.state.waiting for one in pod.status.container_statuses]
             return any(one is not UNSET and one.reason in reasons for one in states)
 

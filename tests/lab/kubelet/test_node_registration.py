@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from keepclose.kube.requests import Kind
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.kubelet.node_registration import LabNode, register_nodes
 from keepclose.lab.network.addresses import node_addresses
-from keepclose.lab.pods import LAB_PODS
 from keepclose.testing.api_server import Served, serving
 from keepclose.testing.fake_clock import FakeClock
 from support.controllers import World, opened, world

@@ -10,8 +10,8 @@ import pytest
 from keepclose.lab.kubelet.container_runtime import ContainerInstance, Moment
 from keepclose.lab.kubelet.pod_networks import PodPlace
 from keepclose.lab.kubelet.pod_status import report_status, status_patch
-from keepclose.lab.pods import LabPod, LabPodStatus, PodCondition
 from keepclose.model.workload import PodIP
+from keepclose.model.workloads.pods import PodCondition, WorkloadPod, WorkloadPodStatus
 
 PLACE = PodPlace(("10.244.1.3", "fd00:244:1::3"), None, ("172.18.0.1", "fd00:172::1"))
 STAMP = "2023-11-14T22:13:20Z"
@@ -23,17 +23,17 @@ def at(seconds: float = 0.0) -> Moment:
     return Moment(100.0 + seconds, 1_700_000_000.0 + seconds)
 
 
-def a_pod(*conditions: dict[str, str], **spec: Any) -> LabPod:
+def a_pod(*conditions: dict[str, str], **spec: Any) -> WorkloadPod:
     """Return a pod of one container, with conditions that are stored."""
     raw = {
         "metadata": {"name": "web", "namespace": "default", "uid": "u1"},
         "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "web"}], **spec},
         "status": {"phase": "Pending", "conditions": conditions},
     }
-    return msgspec.convert(raw, LabPod)
+    return msgspec.convert(raw, WorkloadPod)
 
 
-def instances_of(pod: LabPod) -> list[ContainerInstance]:
+def instances_of(pod: WorkloadPod) -> list[ContainerInstance]:
     """Return the containers of a pod, started."""
     lives = [
         ContainerInstance(one, pod="web", uid="u1", before=None, now=at())
@@ -44,7 +44,7 @@ def instances_of(pod: LabPod) -> list[ContainerInstance]:
     return lives
 
 
-def conditions_of(status: LabPodStatus) -> dict[str, tuple[str, str]]:
+def conditions_of(status: WorkloadPodStatus) -> dict[str, tuple[str, str]]:
     """Return status and reason of each condition."""
     return {one.type: (one.status, one.reason) for one in status.conditions}
 
@@ -147,8 +147,12 @@ def test_a_patch_holds_what_changed_alone() -> None:
     kept = PodCondition(type="Initialized", status="True", last_transition_time=OLD)
     before = PodCondition(type="Ready", status="False", last_transition_time=OLD, reason="so")
     after = PodCondition(type="Ready", status="True", last_transition_time=STAMP)
-    stored = LabPodStatus(phase="Running", pod_ips=(PodIP("10.0.0.1"),), conditions=(kept, before))
-    wanted = LabPodStatus(phase="Running", pod_ips=(PodIP("10.0.0.2"),), conditions=(kept, after))
+    stored = WorkloadPodStatus(
+        phase="Running", pod_ips=(PodIP("10.0.0.1"),), conditions=(kept, before)
+    )
+    wanted = WorkloadPodStatus(
+        phase="Running", pod_ips=(PodIP("10.0.0.2"),), conditions=(kept, after)
+    )
     assert status_patch(stored, wanted) == {
         "podIPs": [{"$patch": "replace"}, {"ip": "10.0.0.2"}],
         "conditions": [

@@ -10,7 +10,7 @@ import pytest
 
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.requests import NAMESPACES, SERVICES
-from keepclose.lab.pods import LAB_PODS
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.slo.figures import MEASUREMENT_LABEL, list_policies
 from keepclose.lab.slo.setup import SloNamespace
 from keepclose.model.gates import FeatureGates, Gate

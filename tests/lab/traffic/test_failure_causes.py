@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from keepclose.lab.pods import LabPod
 from keepclose.lab.traffic.failure_causes import (
     explain_ignored_fields,
     explain_missing_hints,
@@ -18,6 +17,7 @@ from keepclose.lab.traffic.failure_causes import (
 from keepclose.model.gates import FeatureGates, Gate, parse_gates
 from keepclose.model.meta import Condition
 from keepclose.model.service.types import Service
+from keepclose.model.workloads.pods import WorkloadPod
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.port_endpoints import PortEndpoint
 from keepclose.routing.strategy import choose_strategy
@@ -45,14 +45,14 @@ def a_service(
 
 def a_pod(
     app: str = "web", status: dict[str, Any] = READY, ports: tuple[dict[str, Any], ...] = (HTTP,)
-) -> LabPod:
+) -> WorkloadPod:
     """Return a pod of one container."""
     raw = {
         "metadata": {"name": "p1", "namespace": "shop", "labels": {"app": app}},
         "spec": {"nodeName": "n1", "containers": [{"name": "main", "ports": list(ports)}]},
         "status": status,
     }
-    return msgspec.convert(raw, LabPod)
+    return msgspec.convert(raw, WorkloadPod)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def a_pod(
         ),
     ],
 )
-def test_causes(service: Service, pods: list[LabPod], want: list[str]) -> None:
+def test_causes(service: Service, pods: list[WorkloadPod], want: list[str]) -> None:
     """Each names the field or the pods that are to blame."""
     assert find_causes(service, service.spec.ports[0], pods) == want
 

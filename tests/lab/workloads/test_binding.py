@@ -10,10 +10,11 @@ import pytest
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import NODES
 from keepclose.lab.caches import LabCaches
-from keepclose.lab.pods import LAB_PODS, LabPod
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.scheduler import Binder
 from keepclose.model.meta import NamespacedName
+from keepclose.model.workloads.pods import WorkloadPod
 from keepclose.testing.api_server import serving
 from support.controllers import World, opened
 from support.labs import CLOCK
@@ -29,7 +30,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[World]:
         yield found
 
 
-async def bind_all(cluster: World, *waiting: LabPod) -> None:
+async def bind_all(cluster: World, *waiting: WorkloadPod) -> None:
     """Look twice at pods that seem to wait, one node being there."""
     caches = LabCaches()
     caches.nodes.put(await cluster.client.get(NODES, "n1"))
@@ -46,7 +47,7 @@ async def bind_all(cluster: World, *waiting: LabPod) -> None:
     await binder.sync()
 
 
-async def make(cluster: World, name: str, node: str = "") -> LabPod:
+async def make(cluster: World, name: str, node: str = "") -> WorkloadPod:
     """Make a pod, with a node or without."""
     body = {"metadata": {"name": name}, "spec": {**WEB, "nodeName": node}}
     return await cluster.client.create(LAB_PODS, body, namespace="default")

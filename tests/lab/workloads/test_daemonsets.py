@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.lab.pods import LabPod
 from keepclose.lab.workloads.daemonsets import DaemonSetPlan, daemon_labels, plan_daemon_set
-from keepclose.lab.workloads.types import DaemonSet, DaemonSetStatus
 from keepclose.model.workload import Node
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.types import DaemonSet, DaemonSetStatus
 from support.lab.labobjects import NOW, a_daemon_set, a_node, a_pod, stamp
 
 THREE = [a_node("n1"), a_node("n2"), a_node("n3")]
@@ -22,7 +22,7 @@ OLD = {"app": "web", **daemon_labels(a_daemon_set(image="web:0"))}
 
 
 def plan_of(
-    daemon_set: DaemonSet, pods: list[LabPod], nodes: list[Node] | None = None
+    daemon_set: DaemonSet, pods: list[WorkloadPod], nodes: list[Node] | None = None
 ) -> DaemonSetPlan:
     """Return the plan for three nodes unless told otherwise."""
     return plan_daemon_set(daemon_set, THREE if nodes is None else nodes, pods, now=NOW)
@@ -33,12 +33,12 @@ def steps(plan: DaemonSetPlan) -> tuple[list[str], list[str]]:
     return list(plan.creations), [pod.metadata.name for pod in plan.deletions]
 
 
-def new(name: str, node: str, **more: Any) -> LabPod:
+def new(name: str, node: str, **more: Any) -> WorkloadPod:
     """Return a pod of the present template, ready unless told otherwise."""
     return a_pod(name, node, labels=NEW, **{"ready": True, **more})
 
 
-def old(name: str, node: str, **more: Any) -> LabPod:
+def old(name: str, node: str, **more: Any) -> WorkloadPod:
     """Return a pod of a former template, ready unless told otherwise."""
     return a_pod(name, node, labels=OLD, **{"ready": True, **more})
 
@@ -135,7 +135,7 @@ def test_nodes_that_get_a_pod(
     ],
 )
 def test_pods_are_tended(
-    pods: list[LabPod], nodes: list[Node], want_nodes: list[str], want_gone: list[str]
+    pods: list[WorkloadPod], nodes: list[Node], want_nodes: list[str], want_gone: list[str]
 ) -> None:
     """Gaps are filled, and what is too many or of no use goes."""
     assert steps(plan_of(a_daemon_set(), pods, nodes)) == (want_nodes, want_gone)
@@ -214,7 +214,7 @@ def test_pods_are_tended(
 )
 def test_updates(
     strategy: dict[str, Any],
-    pods: list[LabPod],
+    pods: list[WorkloadPod],
     want_nodes: list[str],
     want_gone: list[str],
 ) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from keepclose.kube.cache import Cache
-from keepclose.lab.pods import LabPod
 from keepclose.lab.workloads.expectations import TIMEOUT_S, UNCERTAIN_S, Expectations, Watermarks
-from keepclose.lab.workloads.types import ReplicaSet
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.types import ReplicaSet
 from keepclose.testing.fake_clock import FakeClock
 from support.lab.labobjects import a_pod, a_replica_set
 
 
-def made() -> tuple[FakeClock, Cache[LabPod], Expectations]:
+def made() -> tuple[FakeClock, Cache[WorkloadPod], Expectations]:
     """Return a clock, a cache of pods, and what follows both."""
-    clock, cache = FakeClock(), Cache[LabPod]()
+    clock, cache = FakeClock(), Cache[WorkloadPod]()
     return clock, cache, Expectations(clock, cache)
 
 

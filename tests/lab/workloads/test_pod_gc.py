@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from keepclose.kube.client import Client
 from keepclose.kube.transport.retries import Retries
 from keepclose.lab.caches import LabCaches
-from keepclose.lab.pods import LAB_PODS, LabPodStatus
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.workloads.pods import QUARANTINE_S, PodCollector
 from keepclose.model.meta import NamespacedName
+from keepclose.model.workloads.pods import WorkloadPodStatus
 from keepclose.testing.fake_clock import FakeClock
 from keepclose.testing.fake_cluster import FakeCluster
 from support.lab.labobjects import a_node, a_pod
@@ -25,7 +26,7 @@ async def test_a_node_that_goes_again_gives_its_pods_their_time_again() -> None:
     client = Client(cluster, clock=clock, retries=Retries(max_elapsed=0.0))
     collector = PodCollector(client, caches, clock=clock)
     # One that has ended is deleted without a report.
-    first = replace(a_pod("first", "n0"), status=LabPodStatus(phase="Failed"))
+    first = replace(a_pod("first", "n0"), status=WorkloadPodStatus(phase="Failed"))
     cluster.put(LAB_PODS, first)
     caches.pods.put(first)
     assert await collector.sync(N0) == QUARANTINE_S

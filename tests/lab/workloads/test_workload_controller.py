@@ -14,14 +14,15 @@ import pytest
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import EVENTS, NODES
 from keepclose.lab.caches import LabCaches
-from keepclose.lab.pods import LAB_PODS, LabPod
+from keepclose.lab.kinds import DAEMON_SETS, DEPLOYMENTS, LAB_PODS, REPLICA_SETS
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pods import PodWriter
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
-from keepclose.lab.workloads.rolling_update import REVISION, template_hash
-from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, Deployment
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.rolling_update import REVISION, template_hash
+from keepclose.model.workloads.types import Deployment
 from keepclose.testing.api_server import Served, serving
 from support.controllers import opened
 from support.labs import CLOCK, Lab, tending, workloads
@@ -89,7 +90,7 @@ def is_done(lab: Lab, replicas: int, *, generation: int = 1) -> bool:
     )
 
 
-def zones_of(pods: list[LabPod]) -> list[int]:
+def zones_of(pods: list[WorkloadPod]) -> list[int]:
     """Return how many pods each zone has, most first."""
     return sorted(Counter(ZONES[pod.spec.node_name] for pod in pods).values(), reverse=True)
 
@@ -126,7 +127,7 @@ async def test_updates_keep_to_their_bounds(lab: Lab) -> None:
     await lab.until(lambda: is_done(lab, 6))
     seen: list[tuple[int, int]] = []
 
-    def look(_old: LabPod | None, _new: LabPod | None) -> None:
+    def look(_old: WorkloadPod | None, _new: WorkloadPod | None) -> None:
         active = [pod for pod in lab.kubelet.pods.all() if pod.is_active]
         seen.append((len(active), sum(pod.is_ready for pod in active)))
 
@@ -329,7 +330,7 @@ async def test_pods_of_a_deleted_node_are_replaced(lab: Lab) -> None:
     assert stranded
     # Its kubelet went with the node.
     lab.kubelet.makes_ready = lambda pod: pod.spec.node_name != "n0"
-    ended: dict[str, LabPod] = {}
+    ended: dict[str, WorkloadPod] = {}
     lab.controller.caches.pods.subscribe(
         lambda _, new: ended.update({new.uid: new}) if new and new.has_ended else None
     )
@@ -460,7 +461,7 @@ async def test_pods_wait_for_the_cpu_that_they_request(lab: Lab) -> None:
     )
     await lab.client.create(DEPLOYMENTS, body, namespace="default")
 
-    def waiting() -> list[LabPod]:
+    def waiting() -> list[WorkloadPod]:
         found = [(pod, pod.status.condition("PodScheduled")) for pod in lab.pods]
         return [pod for pod, condition in found if condition and condition.status == "False"]
 

@@ -11,9 +11,9 @@ from typing import Any
 from keepclose.kube.client import Client
 from keepclose.kube.requests import Kind
 from keepclose.lab.faults.injector import FaultInjector
-from keepclose.lab.pods import LabPod
-from keepclose.lab.workloads.types import DAEMON_SETS, DEPLOYMENTS
+from keepclose.lab.kinds import DAEMON_SETS, DEPLOYMENTS
 from keepclose.model.json_values import JsonObject
+from keepclose.model.workloads.pods import WorkloadPod
 from keepclose.system.namespaces import NetworkError
 from keepclose.testing.api_server import PATIENCE, serving
 from support.labs import Lab, StubKubelet, workloads
@@ -97,7 +97,7 @@ class StubKubelets:
         self.silent.discard(node)
         self._kubelet.look_again()
 
-    def _is_heard(self, pod: LabPod) -> bool:
+    def _is_heard(self, pod: WorkloadPod) -> bool:
         return pod.spec.node_name not in self.silent
 
 

@@ -15,10 +15,11 @@ from keepclose.kube.requests import EVENTS
 from keepclose.kube.transport.aiohttp_transport import AioTransport
 from keepclose.kube.transport.retries import Retries
 from keepclose.lab.caches import LabCaches
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.kubelet.kubelets import Kubelets
 from keepclose.lab.kubelet.pod_networks import AddressesOnly, PodNetwork
-from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.model.meta import NamespacedName
+from keepclose.model.workloads.pods import WorkloadPod
 from keepclose.runtime.program import run_parts
 from keepclose.testing.api_server import PATIENCE, Served
 from support.controllers import CLOCK, World, world
@@ -49,11 +50,11 @@ class KubeletBed:
         """Ask a pod to end."""
         await self.client.delete(LAB_PODS, name, namespace="default", grace_period=grace)
 
-    def pod(self, name: str = "web") -> LabPod | None:
+    def pod(self, name: str = "web") -> WorkloadPod | None:
         """Return a pod as the kubelets see it."""
         return self.kubelets.caches.pods.get(NamespacedName("default", name))
 
-    async def until(self, is_so: Callable[[LabPod], bool], name: str = "web") -> LabPod:
+    async def until(self, is_so: Callable[[WorkloadPod], bool], name: str = "web") -> WorkloadPod:
         """Return the pod when it is so."""
         async with asyncio.timeout(PATIENCE):
             # NB: only the cache tells, and it has handlers and no events.
@@ -61,7 +62,7 @@ class KubeletBed:
                 await asyncio.sleep(0.005)
         return pod
 
-    async def until_ready(self, name: str = "web") -> LabPod:
+    async def until_ready(self, name: str = "web") -> WorkloadPod:
         """Return the pod when it is ready."""
         return await self.until(is_ready, name)
 
@@ -109,12 +110,12 @@ class KubeletBed:
         return [one["status"] for one in patches]
 
 
-def is_ready(pod: LabPod) -> bool:
+def is_ready(pod: WorkloadPod) -> bool:
     """Return whether a pod reports that it is ready."""
     return status_of(pod, "Ready") == "True"
 
 
-def status_of(pod: LabPod, condition: str) -> str:
+def status_of(pod: WorkloadPod, condition: str) -> str:
     """Return the status of a condition, "" when it is not there."""
     found = pod.status.condition(condition)
     return found.status if found else ""

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from keepclose.kube.event_recorder import format_event_time
-from keepclose.lab.pods import LabPod
-from keepclose.lab.workloads.types import DaemonSet, Deployment, ReplicaSet
+from keepclose.model.timestamps import format_event_time
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Node
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.types import DaemonSet, Deployment, ReplicaSet
 
 NOW = 1_700_000_000.0
 LABELS = {"app": "web"}
@@ -66,7 +66,7 @@ def a_pod(
     namespace: str = "default",
     restarts: int = 0,
     **spec: Any,
-) -> LabPod:
+) -> WorkloadPod:
     """Return a pod; without a word on ready it is pending, and owners are known by their uid."""
     conditions = []
     if ready is not None:
@@ -96,7 +96,7 @@ def a_pod(
             "containerStatuses": [{"restartCount": restarts}],
         },
     }
-    return msgspec.convert(raw, LabPod)
+    return msgspec.convert(raw, WorkloadPod)
 
 
 def a_deployment(

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from keepclose.lab.pods import LabPod
-from keepclose.lab.workloads.deployments import plan_deployment
-from keepclose.lab.workloads.replicasets import plan_replica_set
-from keepclose.lab.workloads.rolling_update import deployment_bounds, size_annotations
-from keepclose.lab.workloads.types import Deployment, ReplicaSet
+from keepclose.model.workloads.deployment_plan import plan_deployment
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.replica_set_plan import plan_replica_set
+from keepclose.model.workloads.rolling_update import deployment_bounds, size_annotations
+from keepclose.model.workloads.types import Deployment, ReplicaSet
 from support.lab.labobjects import NOW, a_pod
 
 replace = msgspec.structs.replace
@@ -26,7 +26,7 @@ class Simulation:
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
         self._replica_sets: dict[str, ReplicaSet] = {}
-        self._pods: dict[str, LabPod] = {}
+        self._pods: dict[str, WorkloadPod] = {}
         self._made = 0
         self._is_watched = False
 
@@ -154,6 +154,6 @@ class Simulation:
         assert sum(pod.is_ready for pod in active) >= wanted - bounds.max_unavailable
 
 
-def _owner(pod: LabPod) -> str:
+def _owner(pod: WorkloadPod) -> str:
     assert pod.controller is not None
     return pod.controller.uid

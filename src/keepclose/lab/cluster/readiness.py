@@ -20,11 +20,11 @@ from keepclose.kube.client import Client
 from keepclose.kube.errors import ApiError, KubeError, NotFound
 from keepclose.kube.requests import ENDPOINT_SLICES, NAMESPACES, SERVICES, Kind
 from keepclose.lab.access import LabView
-from keepclose.lab.pods import LAB_PODS
+from keepclose.lab.kinds import LAB_PODS, PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS
 from keepclose.lab.traffic.failure_causes import explain_unready, is_ready
-from keepclose.lab.workloads.constraints import NodeLabelSelector
-from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, ready_count
 from keepclose.model.json_values import JsonObject
+from keepclose.model.workloads.constraints import NodeLabelSelector
+from keepclose.model.workloads.types import ready_count
 from keepclose.system.namespaces import NetworkNamespace
 from keepclose.system.threads import open_in_thread
 

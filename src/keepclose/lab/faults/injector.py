@@ -25,7 +25,6 @@ import msgspec
 from keepclose.kube.client import PatchType
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import Conflict, NotFound
-from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.access import ApiLink, FaultTarget, LabRefusal
 from keepclose.lab.faults import node_status
 from keepclose.lab.faults.node_states import (
@@ -38,8 +37,10 @@ from keepclose.lab.faults.node_states import (
     wait_gone,
 )
 from keepclose.lab.faults.node_status import LIFECYCLE_NODES, LifecycleNode
-from keepclose.lab.pods import LAB_PODS, LabPod
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.model.json_values import JsonObject
+from keepclose.model.timestamps import format_event_time
+from keepclose.model.workloads.pods import WorkloadPod
 from keepclose.system.threads import finish_in_thread, finish_task
 
 _RECONNECT_TIMEOUT_S: Final = 15.0
@@ -341,7 +342,7 @@ class FaultInjector:
         await asyncio.gather(*(self._mark_unready(pod, time) for pod in ready))
         return [str(pod.key) for pod in ready]
 
-    async def _mark_unready(self, pod: LabPod, time: str) -> None:
+    async def _mark_unready(self, pod: WorkloadPod, time: str) -> None:
         with suppress(NotFound, Conflict):
             await self._lab.client.patch(
                 LAB_PODS,
@@ -382,9 +383,9 @@ class FaultInjector:
         page = await self._lab.client.list_all(LIFECYCLE_NODES)
         return sorted(page.items, key=lambda node: node.name)
 
-    async def _pods(self) -> list[LabPod]:
+    async def _pods(self) -> list[WorkloadPod]:
         return (await self._lab.client.list_all(LAB_PODS)).items
 
 
-def _names(pods: Iterable[LabPod]) -> str:
+def _names(pods: Iterable[WorkloadPod]) -> str:
     return ", ".join(str(pod.key) for pod in pods)

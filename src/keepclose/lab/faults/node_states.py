@@ -24,7 +24,8 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.errors import Conflict, Expired, NotFound, TransportError
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_status import LifecycleNode
-from keepclose.lab.pods import LAB_PODS, LabPod
+from keepclose.lab.kinds import LAB_PODS
+from keepclose.model.workloads.pods import WorkloadPod
 
 OK: Final = "ok"
 _FAILED: Final = "failed"
@@ -70,7 +71,7 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
 
 def describe_nodes(
     nodes: Iterable[LifecycleNode],
-    pods: Iterable[LabPod],
+    pods: Iterable[WorkloadPod],
     *,
     failed: Collection[str],
     partitioned: Collection[str],
@@ -129,15 +130,15 @@ def find_nodes(
 class DrainedPods(NamedTuple):
     """The pods of a node, by what a drain does with them."""
 
-    going: list[LabPod]
+    going: list[WorkloadPod]
     """Deleted, or deleted already and waited for."""
-    staying: list[LabPod]
+    staying: list[WorkloadPod]
     """Pods of DaemonSets, and mirror pods."""
-    unmanaged: list[LabPod]
+    unmanaged: list[WorkloadPod]
     """Pods that no controller would replace."""
 
 
-def sort_pods(pods: Iterable[LabPod], node: str) -> DrainedPods:
+def sort_pods(pods: Iterable[WorkloadPod], node: str) -> DrainedPods:
     """Return what a drain of the node does with its pods; pods of other nodes are ignored."""
     drained = DrainedPods([], [], [])
     for pod in sorted(pods, key=lambda pod: pod.key):
@@ -157,10 +158,10 @@ def sort_pods(pods: Iterable[LabPod], node: str) -> DrainedPods:
     return drained
 
 
-async def delete_pods(client: Client, pods: Iterable[LabPod]) -> None:
+async def delete_pods(client: Client, pods: Iterable[WorkloadPod]) -> None:
     """Delete the pods at once, each with its own grace period."""
 
-    async def delete(pod: LabPod) -> None:
+    async def delete(pod: WorkloadPod) -> None:
         meta = pod.metadata
         # It may be gone, perhaps with another pod of its name.
         with suppress(NotFound, Conflict):
@@ -171,12 +172,12 @@ async def delete_pods(client: Client, pods: Iterable[LabPod]) -> None:
 
 async def wait_gone(
     client: Client,
-    pods: Iterable[LabPod],
+    pods: Iterable[WorkloadPod],
     *,
     clock: Clock,
     timeout_s: float,
-    on_gone: Callable[[LabPod], None],
-) -> list[LabPod]:
+    on_gone: Callable[[WorkloadPod], None],
+) -> list[WorkloadPod]:
     """Wait until the pods are gone or the time is up; return those that still exist."""
     left = {pod.uid: pod for pod in pods}
 

@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from keepclose.kube.requests import Kind
-from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ApiStruct
 from keepclose.model.well_known import ZONE_LABEL
 from keepclose.model.workload import Node, NodeSpec, NodeStatus, Taint
+from keepclose.model.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
 
 ZONE_ANNOTATION: Final = "keepclose.dev/lab-zone"
 """The zone that a relabelled node had before; "" for none."""

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from keepclose.flows.probe import PROBE_MODE
-from keepclose.lab.pods import ContainerSpec
+from keepclose.model.workloads.pods import ContainerSpec
 
 MODE_VARIABLE: Final = "KEEPCLOSE_MODE"
 SECONDS_VARIABLE: Final = "KEEPCLOSE_SECONDS"

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.kubelet.container_modes import (
     INVALID_NAME,
     NO_IMAGE,
@@ -24,7 +23,8 @@ from keepclose.lab.kubelet.container_modes import (
     mode_of,
     seconds_until_ready,
 )
-from keepclose.lab.pods import (
+from keepclose.model.timestamps import format_event_time
+from keepclose.model.workloads.pods import (
     ContainerSpec,
     ContainerState,
     ContainerStatus,

@@ -24,6 +24,7 @@ from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import PatchType
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.caches import LabCaches
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.kubelet.container_modes import ContainerMode, mode_of, ports_of
 from keepclose.lab.kubelet.container_runtime import Moment
 from keepclose.lab.kubelet.pod_networks import PodNetwork, PodPlace
@@ -31,9 +32,9 @@ from keepclose.lab.kubelet.pod_runtime import ContainerEvent, PodInstance
 from keepclose.lab.kubelet.pod_servers import PodReplies, open_listener
 from keepclose.lab.kubelet.pod_status import status_patch
 from keepclose.lab.kubelet.probes import LabProbe
-from keepclose.lab.pods import LAB_PODS, LabPod
-from keepclose.lab.workloads.node_fit import TOO_MANY_PODS, resource_refusals
 from keepclose.model.meta import NamespacedName
+from keepclose.model.workloads.node_fit import TOO_MANY_PODS, resource_refusals
+from keepclose.model.workloads.pods import WorkloadPod
 from keepclose.runtime.program import run_parts
 from keepclose.runtime.workers import Workers
 from keepclose.system.namespaces import NetworkError
@@ -128,7 +129,7 @@ class Kubelets:
                 instance.close()
             await asyncio.gather(*self._probes, return_exceptions=True)
 
-    def _on_pod(self, old: LabPod | None, new: LabPod | None) -> None:
+    def _on_pod(self, old: WorkloadPod | None, new: WorkloadPod | None) -> None:
         for pod in (old, new):
             if pod is not None and pod.spec.node_name in self._own:
                 self.queue.add(pod.key)
@@ -172,7 +173,7 @@ class Kubelets:
         await self._report(pod, instance)
         return instance.due_in(self._now())
 
-    async def _start(self, pod: LabPod, instance: PodInstance) -> None:
+    async def _start(self, pod: WorkloadPod, instance: PodInstance) -> None:
         """Give a pod its addresses and open its listener."""
         spec = pod.spec
         replies = PodReplies(
@@ -216,7 +217,7 @@ class Kubelets:
         instance.finish(name, log, self._now())
         self.queue.add(instance.key)
 
-    async def _end(self, pod: LabPod, instance: PodInstance | None) -> float | None:
+    async def _end(self, pod: WorkloadPod, instance: PodInstance | None) -> float | None:
         """Let a pod serve until its grace period ends, then delete it; return when that is due."""
         if instance is not None and instance.place is not None:
             now = self._now()
@@ -250,7 +251,7 @@ class Kubelets:
         del self._instances[instance.key]
         self._on_node[instance.node] -= 1
 
-    def _rejection(self, pod: LabPod) -> str:
+    def _rejection(self, pod: WorkloadPod) -> str:
         """Return why a full node rejects the pod, "" if the pod fits.
 
         This concerns pods that name their node: the scheduler counts the same capacity.
@@ -266,7 +267,7 @@ class Kubelets:
             f"used: {used}, capacity: {capacity}"
         )
 
-    async def _reject(self, pod: LabPod, message: str) -> None:
+    async def _reject(self, pod: WorkloadPod, message: str) -> None:
         """Report that a pod failed before it started, as a kubelet does."""
         self._recorder.record(pod.reference(), "Warning", OUT_OF_PODS, message)
         meta = pod.metadata
@@ -282,7 +283,7 @@ class Kubelets:
                     subresource="status",
                 )
 
-    async def _report(self, pod: LabPod, instance: PodInstance) -> None:
+    async def _report(self, pod: WorkloadPod, instance: PodInstance) -> None:
         """Write the status of a pod if it has changed."""
         stored = instance.record_stored(pod)
         patch = status_patch(stored.status, instance.status(stored, self._now()))
@@ -303,7 +304,7 @@ class Kubelets:
                 return
         instance.record_stored(answer)
 
-    async def _delete(self, pod: LabPod) -> None:
+    async def _delete(self, pod: WorkloadPod) -> None:
         """Delete a pod once: the cache may have it for a while, and with finalizers for longer."""
         meta = pod.metadata
         if self._deleted.get(pod.key) == meta.uid:
@@ -320,7 +321,7 @@ class Kubelets:
                 # NB: not after a conflict: the server may ask for another attempt.
                 self._deleted[pod.key] = meta.uid
 
-    def _record_events(self, pod: LabPod, events: Iterable[ContainerEvent]) -> None:
+    def _record_events(self, pod: WorkloadPod, events: Iterable[ContainerEvent]) -> None:
         for event in events:
             reference = pod.reference(event.container)
             self._recorder.record(reference, event.severity, event.reason, event.message)

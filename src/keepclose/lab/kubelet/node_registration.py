@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock, SystemClock
 from keepclose.kube.errors import AlreadyExists, Conflict, NotFound
-from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.requests import Kind, PatchType
 from keepclose.lab.faults.node_status import (
     LIFECYCLE_NODES,
@@ -28,10 +27,11 @@ from keepclose.lab.faults.node_status import (
     ready_status_patch,
     untaint_patch,
 )
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.network.addresses import NodeNumbering
-from keepclose.lab.pods import LAB_PODS
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ObjectMeta
+from keepclose.model.timestamps import format_event_time
 from keepclose.model.well_known import REGION_LABEL, ZONE_LABEL
 from keepclose.model.workload import StatusCondition
 

@@ -23,7 +23,7 @@ from keepclose.lab.kubelet.pod_networks import PodPlace
 from keepclose.lab.kubelet.pod_servers import PodListener
 from keepclose.lab.kubelet.pod_status import report_status
 from keepclose.lab.kubelet.probes import LabProbe
-from keepclose.lab.pods import LabPod, LabPodStatus
+from keepclose.model.workloads.pods import WorkloadPod, WorkloadPodStatus
 
 NEVER: Final = "Never"
 _FIRST_RETRY_S: Final = 0.5
@@ -43,7 +43,7 @@ class ContainerEvent(NamedTuple):
 class PodInstance:
     """A pod that is bound to a node; it is Pending until it has a place."""
 
-    def __init__(self, pod: LabPod, now: Moment) -> None:
+    def __init__(self, pod: WorkloadPod, now: Moment) -> None:
         """Take the pod; a container that an earlier kubelet reported counts as restarted."""
         meta = pod.metadata
         self.key, self.uid, self.node = pod.key, pod.uid, pod.spec.node_name
@@ -114,7 +114,7 @@ class PodInstance:
             if container.spec.name == name and container.is_running:
                 container.finish(log, now)
 
-    def end(self, pod: LabPod, now: Moment, *, linger_s: float) -> Iterator[ContainerEvent]:
+    def end(self, pod: WorkloadPod, now: Moment, *, linger_s: float) -> Iterator[ContainerEvent]:
         """Set when the pod stops, within its grace period, which may become shorter.
 
         It serves while its hooks sleep and a little longer; if no container runs it stops at once.
@@ -156,13 +156,13 @@ class PodInstance:
             waits.append(max(0.0, self.ends_at - now.monotonic))
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def record_stored(self, pod: LabPod) -> LabPod:
+    def record_stored(self, pod: WorkloadPod) -> WorkloadPod:
         """Record the pod as the server has it; return the newest version seen."""
         if not is_older(pod.metadata.resource_version, self._stored.metadata.resource_version):
             self._stored = pod
         return self._stored
 
-    def status(self, stored: LabPod, now: Moment) -> LabPodStatus:
+    def status(self, stored: WorkloadPod, now: Moment) -> WorkloadPodStatus:
         """Return the status to report."""
         return report_status(stored, place=self.place, containers=self._containers, now=now)
 

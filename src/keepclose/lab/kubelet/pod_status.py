@@ -13,21 +13,21 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.kubelet.container_runtime import ContainerInstance, Moment
 from keepclose.lab.kubelet.pod_networks import PodPlace
-from keepclose.lab.pods import (
+from keepclose.model.json_values import JsonObject
+from keepclose.model.timestamps import format_event_time
+from keepclose.model.workload import PodIP
+from keepclose.model.workloads.pods import (
     ALWAYS,
     ContainerSpec,
     ContainerState,
     ContainerStatus,
-    LabPod,
-    LabPodStatus,
     PodCondition,
     Terminated,
+    WorkloadPod,
+    WorkloadPodStatus,
 )
-from keepclose.model.json_values import JsonObject
-from keepclose.model.workload import PodIP
 
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"
@@ -53,15 +53,15 @@ HOLDS: Final = _Verdict(True)
 
 
 def report_status(
-    stored: LabPod,
+    stored: WorkloadPod,
     *,
     place: PodPlace | None,
     containers: Sequence[ContainerInstance],
     now: Moment,
-) -> LabPodStatus:
+) -> WorkloadPodStatus:
     """Return the status of a pod; without a place it is Pending.
 
-    The containers are those of `LabPodSpec.lasting`, in that order.
+    The containers are those of `WorkloadPodSpec.lasting`, in that order.
     """
     before = stored.status
     phase = _phase(place, containers)
@@ -70,7 +70,7 @@ def report_status(
     started_at = before.start_time or format_event_time(now.wall)
     addresses = place.addresses if place else ()
     hosts = place.host_addresses if place else ()
-    return LabPodStatus(
+    return WorkloadPodStatus(
         observed_generation=_observed_generation(stored),
         phase=phase,
         host_ip=hosts[0] if hosts else before.host_ip,
@@ -86,10 +86,10 @@ def report_status(
     )
 
 
-def status_patch(stored: LabPodStatus, desired: LabPodStatus) -> JsonObject | None:
+def status_patch(stored: WorkloadPodStatus, desired: WorkloadPodStatus) -> JsonObject | None:
     """Return the strategic merge patch of the status; None if it is as desired already."""
     patch: JsonObject = {}
-    for field in msgspec.structs.fields(LabPodStatus):
+    for field in msgspec.structs.fields(WorkloadPodStatus):
         value, before = getattr(desired, field.name), getattr(stored, field.name)
         if value == before:
             continue
@@ -123,7 +123,7 @@ def _phase(place: PodPlace | None, containers: Sequence[ContainerInstance]) -> s
 
 
 def _conditions(
-    stored: LabPod,
+    stored: WorkloadPod,
     phase: str,
     statuses: Iterable[ContainerStatus],
     *,
@@ -150,7 +150,7 @@ def _conditions(
     return tuple({**before, **changed}.values())
 
 
-def _observed_generation(stored: LabPod) -> int:
+def _observed_generation(stored: WorkloadPod) -> int:
     """Return the generation to report.
 
     A deletion increments the generation too, but changes nothing else in the status: a terminating
@@ -176,7 +176,7 @@ def _condition(
     )
 
 
-def _initialized(stored: LabPod, phase: str, *, has_place: bool) -> _Verdict:
+def _initialized(stored: WorkloadPod, phase: str, *, has_place: bool) -> _Verdict:
     if phase == SUCCEEDED:
         return _Verdict(True, _COMPLETED[phase])
     waiting = [container.name for container in stored.spec.init_containers]
@@ -196,7 +196,7 @@ def _containers_ready(phase: str, statuses: Iterable[ContainerStatus]) -> _Verdi
     return _Verdict(False, "ContainersNotReady", text)
 
 
-def _ready(stored: LabPod, containers_ready: _Verdict) -> _Verdict:
+def _ready(stored: WorkloadPod, containers_ready: _Verdict) -> _Verdict:
     if not containers_ready.holds:
         return containers_ready
     lacking = []
@@ -216,7 +216,7 @@ def _ready(stored: LabPod, containers_ready: _Verdict) -> _Verdict:
 
 
 def _init_statuses(
-    stored: LabPod, statuses: Sequence[ContainerStatus], *, started_at: str
+    stored: WorkloadPod, statuses: Sequence[ContainerStatus], *, started_at: str
 ) -> tuple[ContainerStatus, ...]:
     """Return the status of all init containers; all but the sidecars have completed."""
     by_name = {status.name: status for status in statuses}

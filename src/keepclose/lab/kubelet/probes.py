@@ -20,7 +20,7 @@ from keepclose.flows.probe import (
     PROBE_CONNECT_S,
     condense_answer,
 )
-from keepclose.lab.pods import ContainerSpec
+from keepclose.model.workloads.pods import ContainerSpec
 
 MAX_PROBED: Final = 100_000
 _DIGITS: Final = 6

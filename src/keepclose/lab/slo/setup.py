@@ -16,12 +16,11 @@ from typing import Final
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import KubeError, NotFound
-from keepclose.kube.event_recorder import format_event_time
 from keepclose.kube.requests import NAMESPACES, SERVICES, Kind
 from keepclose.lab.access import LabRefusal
 from keepclose.lab.faults.node_states import delete_pods
 from keepclose.lab.faults.node_status import LIFECYCLE_NODES, cordon_patch, uncordon_patch
-from keepclose.lab.pods import LAB_PODS, LabPod
+from keepclose.lab.kinds import LAB_PODS, PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS
 from keepclose.lab.slo.figures import (
     EVERYWHERE,
     MEASUREMENT_LABEL,
@@ -32,9 +31,11 @@ from keepclose.lab.slo.figures import (
     restart_patch,
 )
 from keepclose.lab.workloads.pods import name_pod
-from keepclose.lab.workloads.types import PLAIN_DAEMON_SETS, PLAIN_DEPLOYMENTS, ready_count
 from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
+from keepclose.model.timestamps import format_event_time
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.types import ready_count
 
 PURPOSE: Final = "slo"
 _POLL_S: Final = 0.1
@@ -138,7 +139,7 @@ class SloNamespace:
             self._cordoned.add(node)
             await self._client.patch(LIFECYCLE_NODES, node, patch)
 
-    async def _pods(self, workload: str) -> list[LabPod]:
+    async def _pods(self, workload: str) -> list[WorkloadPod]:
         page = await self._client.list_all(
             LAB_PODS, namespace=self.namespace, label_selector=f"app={workload}"
         )

@@ -18,9 +18,9 @@ from typing import Final
 from msgspec import UNSET
 
 from keepclose.lab.kubelet.container_modes import NO_IMAGE, ports_of
-from keepclose.lab.pods import ContainerStatus, LabPod
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service, ServicePort
+from keepclose.model.workloads.pods import ContainerStatus, WorkloadPod
 from keepclose.routing.conditions import PROGRAMMED
 from keepclose.routing.hint_facts import count_ready
 from keepclose.routing.port_endpoints import PortEndpoint
@@ -31,12 +31,12 @@ from keepclose.slices.endpoints import find_port
 _SHOWN: Final = 2
 
 
-def is_ready(pod: LabPod) -> bool:
+def is_ready(pod: WorkloadPod) -> bool:
     """Return whether a pod is ready to serve."""
     return pod.is_ready and not pod.is_terminating
 
 
-def explain_unready(pods: Iterable[LabPod]) -> str:
+def explain_unready(pods: Iterable[WorkloadPod]) -> str:
     """Return why pods are not ready, the most frequent reason first; "" if all are."""
     reasons = Counter(explain_pod(pod) for pod in pods if not is_ready(pod))
     shown = reasons.most_common(_SHOWN)
@@ -46,7 +46,7 @@ def explain_unready(pods: Iterable[LabPod]) -> str:
     return ", ".join(words)
 
 
-def explain_pod(pod: LabPod) -> str:
+def explain_pod(pod: WorkloadPod) -> str:
     """Return why a pod is not ready."""
     if pod.is_terminating:
         return "terminating"
@@ -65,7 +65,7 @@ def explain_pod(pod: LabPod) -> str:
     return ready.message or ready.reason if ready is not None else "not started yet"
 
 
-def find_causes(service: Service, port: ServicePort, pods: Iterable[LabPod]) -> list[str]:
+def find_causes(service: Service, port: ServicePort, pods: Iterable[WorkloadPod]) -> list[str]:
     """Return why a Service's port is not answered, as far as its pods show; [] if they do not.
 
     The pods are those of the Service's namespace.
@@ -130,7 +130,7 @@ def _explain_container(container: ContainerStatus) -> str:
     return f"running but not ready (container {container.name})"
 
 
-def _no_match(service: Service, selector: dict[str, str], pods: Sequence[LabPod]) -> str:
+def _no_match(service: Service, selector: dict[str, str], pods: Sequence[WorkloadPod]) -> str:
     shown = ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
     text = f"no pod in namespace {service.metadata.namespace} matches the selector {shown}"
     for key, value in sorted(selector.items()):
@@ -141,7 +141,7 @@ def _no_match(service: Service, selector: dict[str, str], pods: Sequence[LabPod]
     return text
 
 
-def _wrong_name(port: ServicePort, pods: Sequence[LabPod]) -> str:
+def _wrong_name(port: ServicePort, pods: Sequence[WorkloadPod]) -> str:
     """Return that no pod has the name of a target port, "" if one has."""
     if not isinstance(port.target_port, str):
         return ""
@@ -161,7 +161,7 @@ def _wrong_name(port: ServicePort, pods: Sequence[LabPod]) -> str:
     )
 
 
-def _wrong_number(port: ServicePort, pods: Sequence[LabPod]) -> str:
+def _wrong_number(port: ServicePort, pods: Sequence[WorkloadPod]) -> str:
     """Return that no pod listens at the target port, "" if one does or none has such a port."""
     numbers = {number for pod in pods if (number := find_port(port, pod)) is not None}
     listening = {
@@ -181,11 +181,11 @@ def _wrong_number(port: ServicePort, pods: Sequence[LabPod]) -> str:
     )
 
 
-def _unready(pods: Sequence[LabPod]) -> str:
+def _unready(pods: Sequence[WorkloadPod]) -> str:
     if any(is_ready(pod) for pod in pods):
         return ""
     return f"none of {_count(pods)} is ready: {explain_unready(pods)}"
 
 
-def _count(pods: Sequence[LabPod]) -> str:
+def _count(pods: Sequence[WorkloadPod]) -> str:
     return "the only matching pod" if len(pods) == 1 else f"the {len(pods)} matching pods"

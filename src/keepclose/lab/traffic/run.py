@@ -25,7 +25,7 @@ from keepclose.heuristics.discovery import find_heuristics
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from keepclose.lab.access import LabRefusal, LabView
-from keepclose.lab.pods import LAB_PODS
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.traffic.answers import ConnectionResult
 from keepclose.lab.traffic.connections import connect_all
 from keepclose.lab.traffic.expected_shares import find_fault

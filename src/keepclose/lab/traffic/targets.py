@@ -22,14 +22,15 @@ from keepclose.kube.client import Client
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import SERVICES
 from keepclose.lab.access import LabRefusal, LabView
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.network.underlay import Underlay
-from keepclose.lab.pods import LAB_PODS, LabPod
 from keepclose.lab.traffic.connections import ConnectionSource, Inside
 from keepclose.model.addresses import IPV4, IPV6
 from keepclose.model.gates import FeatureGates
 from keepclose.model.meta import NamespacedName, find_similar_names
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import PROXY_NAME_LABEL
+from keepclose.model.workloads.pods import WorkloadPod
 from keepclose.routing.service_ports import RoutedPort, routed_ports
 
 _OUTSIDE: Final = "outside"
@@ -314,7 +315,7 @@ async def _find_places(
     return [_Place(name, name, pod.spec.node_name, namespace)]
 
 
-async def _find_pod(lab: LabView, text: str, *, namespace: str) -> LabPod | None:
+async def _find_pod(lab: LabView, text: str, *, namespace: str) -> WorkloadPod | None:
     """Return a pod by "namespace/name", or by a name in the Service's namespace or in default."""
     space, slash, name = text.partition("/")
     keys = [NamespacedName(space, name)] if slash else [NamespacedName(namespace, text)]

@@ -23,21 +23,16 @@ from keepclose.kube.clock import Clock
 from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.work_queue import WorkQueue
 from keepclose.lab.caches import LabCaches
-from keepclose.lab.pods import LabPod
 from keepclose.lab.workloads.daemonsets import DaemonSetSync
 from keepclose.lab.workloads.deployments import DeploymentSync
 from keepclose.lab.workloads.expectations import Expectations
 from keepclose.lab.workloads.pods import PodCollector, PodWriter
 from keepclose.lab.workloads.replicasets import ReplicaSetSync
 from keepclose.lab.workloads.scheduler import Binder
-from keepclose.lab.workloads.types import (
-    DaemonSet,
-    Deployment,
-    ReplicaSet,
-    workload_owner_of,
-)
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.types import DaemonSet, Deployment, ReplicaSet, workload_owner_of
 from keepclose.runtime.program import run_parts
 from keepclose.runtime.workers import Workers
 
@@ -101,7 +96,7 @@ class WorkloadEventHandlers:
                         self._queue.add(WorkKey(_DEPLOYMENT, deployment.metadata.key))
         self._add_owners(old, new, (_DEPLOYMENT,))
 
-    def _on_pod(self, old: LabPod | None, new: LabPod | None) -> None:
+    def _on_pod(self, old: WorkloadPod | None, new: WorkloadPod | None) -> None:
         self._add_owners(old, new, _POD_OWNERS)
         if new is not None and new.controller is None:
             for owner in self._caches.pod_owners_in(new.metadata.namespace):

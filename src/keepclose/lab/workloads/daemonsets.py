@@ -19,27 +19,24 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import NotFound
 from keepclose.lab.caches import LabCaches
-from keepclose.lab.pods import LAB_PODS, LabPod, LabPodSpec
-from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
+from keepclose.lab.kinds import DAEMON_SETS, LAB_PODS
 from keepclose.lab.workloads.expectations import Expectations, settle_claims, sort_claims
-from keepclose.lab.workloads.node_fit import has_untolerated_taint, matches_affinity
-from keepclose.lab.workloads.pods import (
-    NewPod,
-    PodWriter,
+from keepclose.lab.workloads.pods import NewPod, PodWriter, daemon_spec, name_pod, patch_status
+from keepclose.model.meta import NamespacedName
+from keepclose.model.workload import Node
+from keepclose.model.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
+from keepclose.model.workloads.node_fit import has_untolerated_taint, matches_affinity
+from keepclose.model.workloads.pods import WorkloadPod, WorkloadPodSpec
+from keepclose.model.workloads.replica_pods import (
     available_in,
-    daemon_spec,
     is_pod_available,
     make_pod,
-    name_pod,
-    patch_status,
     put_on_node,
     read_pod,
     read_spec,
 )
-from keepclose.lab.workloads.rolling_update import RolloutBounds, daemon_bounds, template_hash
-from keepclose.lab.workloads.types import DAEMON_SETS, DaemonSet, DaemonSetStatus
-from keepclose.model.meta import NamespacedName
-from keepclose.model.workload import Node
+from keepclose.model.workloads.rolling_update import RolloutBounds, daemon_bounds, template_hash
+from keepclose.model.workloads.types import DaemonSet, DaemonSetStatus
 
 REVISION_LABEL: Final = "controller-revision-hash"
 GENERATION_LABEL: Final = "pod-template-generation"
@@ -54,14 +51,14 @@ class DaemonSetPlan(msgspec.Struct, frozen=True):
     status: DaemonSetStatus
     creations: tuple[str, ...] = ()
     """The nodes that get a pod."""
-    deletions: tuple[LabPod, ...] = ()
+    deletions: tuple[WorkloadPod, ...] = ()
     """The pods to delete."""
     recheck_s: float | None = None
     """When the next pod has been ready for long enough."""
 
 
 def plan_daemon_set(
-    daemon_set: DaemonSet, nodes: Iterable[Node], pods: Sequence[LabPod], *, now: float
+    daemon_set: DaemonSet, nodes: Iterable[Node], pods: Sequence[WorkloadPod], *, now: float
 ) -> DaemonSetPlan:
     """Return the next step of a DaemonSet with these pods."""
     view = _View(daemon_set, nodes, pods, now)
@@ -83,14 +80,14 @@ def daemon_labels(daemon_set: DaemonSet) -> dict[str, str]:
     return {**labels, GENERATION_LABEL: generation} if generation else labels
 
 
-def should_run(spec: LabPodSpec, node: Node) -> bool:
+def should_run(spec: WorkloadPodSpec, node: Node) -> bool:
     """Return whether the node should have a pod of the DaemonSet."""
     if spec.node_name not in ("", node.name) or not matches_affinity(spec, node):
         return False
     return not has_untolerated_taint(spec, node, (NO_SCHEDULE, NO_EXECUTE))
 
 
-def may_stay(spec: LabPodSpec, node: Node) -> bool:
+def may_stay(spec: WorkloadPodSpec, node: Node) -> bool:
     """Return whether a pod on the node may stay; of the taints only NoExecute evicts it."""
     if spec.node_name not in ("", node.name) or not matches_affinity(spec, node):
         return False
@@ -101,13 +98,13 @@ class _View:
     """A DaemonSet, the nodes by name, and its pods by node, the oldest first."""
 
     def __init__(
-        self, daemon_set: DaemonSet, nodes: Iterable[Node], pods: Sequence[LabPod], now: float
+        self, daemon_set: DaemonSet, nodes: Iterable[Node], pods: Sequence[WorkloadPod], now: float
     ) -> None:
         self._set, self._now, self._pods = daemon_set, now, pods
         self._nodes = sorted(nodes, key=lambda node: node.name)
         self._spec = read_spec(daemon_spec(daemon_set.spec.template))
         self._hash = template_hash(daemon_set.spec.template)
-        self._pods_by_node: dict[str, list[LabPod]] = {}
+        self._pods_by_node: dict[str, list[WorkloadPod]] = {}
         for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key)):
             if pod.spec.node_name and not (pod.is_terminating and pod.has_ended):
                 self._pods_by_node.setdefault(pod.spec.node_name, []).append(pod)
@@ -143,10 +140,10 @@ class _View:
         waits = (available_in(pod, min_ready_s=least, now=self._now) for pod in self._pods)
         return min((wait for wait in waits if wait), default=None)
 
-    def manage(self) -> tuple[list[str], list[LabPod]]:
+    def manage(self) -> tuple[list[str], list[WorkloadPod]]:
         """Return nodes without a pod, and pods that are surplus, ended, or on a wrong node."""
         creations: list[str] = []
-        deletions: list[LabPod] = []
+        deletions: list[WorkloadPod] = []
         for node in self._nodes:
             there = self._pods_by_node.get(node.name, [])
             staying = [pod for pod in there if not pod.is_terminating]
@@ -162,11 +159,11 @@ class _View:
             deletions += self._surplus(running)
         return creations, deletions
 
-    def replace(self) -> tuple[list[str], list[LabPod]]:
+    def replace(self) -> tuple[list[str], list[WorkloadPod]]:
         """Return old pods that may be deleted; their nodes get new ones afterwards."""
         missing = 0
-        useless: list[LabPod] = []
-        candidates: list[LabPod] = []
+        useless: list[WorkloadPod] = []
+        candidates: list[WorkloadPod] = []
         for _, new, old in self._pairs():
             if old is None:
                 missing += new is None or not self._is_available(new)
@@ -177,12 +174,12 @@ class _View:
                 missing += 1
         return [], useless + candidates[: max(0, self.bounds.max_unavailable - missing)]
 
-    def surge(self) -> tuple[list[str], list[LabPod]]:
+    def surge(self) -> tuple[list[str], list[WorkloadPod]]:
         """Return nodes that may get a new pod beside the old one, and old pods to delete."""
         surging = 0
         at_once: list[str] = []
         candidates: list[str] = []
-        deletions: list[LabPod] = []
+        deletions: list[WorkloadPod] = []
         for node, new, old in self._pairs():
             if old is None:
                 continue
@@ -200,7 +197,7 @@ class _View:
                 at_once.append(node.name)
         return at_once + candidates[: max(0, self.bounds.max_surge - surging)], deletions
 
-    def _pairs(self) -> Iterable[tuple[Node, LabPod | None, LabPod | None]]:
+    def _pairs(self) -> Iterable[tuple[Node, WorkloadPod | None, WorkloadPod | None]]:
         """Yield each node that has pods, with its new and its old pod."""
         for node in self._nodes:
             if node.name in self._pods_by_node:
@@ -208,7 +205,7 @@ class _View:
                 new = next((pod for pod in there if self._is_new(pod)), None)
                 yield node, new, next((pod for pod in there if not self._is_new(pod)), None)
 
-    def _surplus(self, running: Sequence[LabPod]) -> list[LabPod]:
+    def _surplus(self, running: Sequence[WorkloadPod]) -> list[WorkloadPod]:
         if not self.bounds.max_surge:
             return list(running[1:])
         new = [pod for pod in running if self._is_new(pod)]
@@ -218,10 +215,10 @@ class _View:
             extra.append(old[0])
         return extra
 
-    def _is_new(self, pod: LabPod) -> bool:
+    def _is_new(self, pod: WorkloadPod) -> bool:
         return pod.metadata.labels.get(REVISION_LABEL) == self._hash
 
-    def _is_available(self, pod: LabPod) -> bool:
+    def _is_available(self, pod: WorkloadPod) -> bool:
         least = self._set.spec.min_ready_seconds
         return is_pod_available(pod, min_ready_s=least, now=self._now)
 
@@ -273,7 +270,7 @@ class DaemonSetSync:
         for node in nodes:
             name = name_pod(daemon_set.metadata.name, self._random)
             body = put_on_node(make_pod(daemon_set, name=name, labels=labels, spec=spec), node)
-            new_pods.append(NewPod(body, read_pod(body) or LabPod()))
+            new_pods.append(NewPod(body, read_pod(body) or WorkloadPod()))
         return new_pods
 
     async def _write_status(self, daemon_set: DaemonSet, plan: DaemonSetPlan) -> None:

@@ -23,10 +23,10 @@ from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import NotFound
 from keepclose.kube.requests import Kind
-from keepclose.lab.pods import LabPod
-from keepclose.lab.workloads.types import Workload, owned_by, workload_owner_of
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName, ObjectMeta
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.types import Workload, owned_by, workload_owner_of
 
 TIMEOUT_S: Final = 30.0
 UNCERTAIN_S: Final = 5.0
@@ -36,28 +36,28 @@ _T = TypeVar("_T", bound=Named)
 
 class _Awaited(NamedTuple):
     owner: str
-    pod: LabPod
+    pod: WorkloadPod
     until: float
 
 
 class Expectations:
     """Pods that were created or deleted while the cache does not show it yet."""
 
-    def __init__(self, clock: Clock, pods: Cache[LabPod]) -> None:
+    def __init__(self, clock: Clock, pods: Cache[WorkloadPod]) -> None:
         self._clock = clock
         self._created: dict[NamespacedName, _Awaited] = {}
         self._deleted: dict[str, _Awaited] = {}
         pods.subscribe(self._on_pod)
 
-    def expect_created(self, owner: str, pod: LabPod, *, for_s: float = TIMEOUT_S) -> None:
+    def expect_created(self, owner: str, pod: WorkloadPod, *, for_s: float = TIMEOUT_S) -> None:
         """Expect a new pod in the cache."""
         self._created[pod.key] = _Awaited(owner, pod, self._clock.monotonic() + for_s)
 
-    def expect_deleted(self, owner: str, pod: LabPod) -> None:
+    def expect_deleted(self, owner: str, pod: WorkloadPod) -> None:
         """Expect a pod to be terminating or gone in the cache."""
         self._deleted[pod.uid] = _Awaited(owner, pod, self._clock.monotonic() + TIMEOUT_S)
 
-    def forget(self, pod: LabPod) -> None:
+    def forget(self, pod: WorkloadPod) -> None:
         """Drop the expectations of a write that failed."""
         self._created.pop(pod.key, None)
         self._deleted.pop(pod.uid, None)
@@ -69,16 +69,16 @@ class Expectations:
         pending = [*self._created.values(), *self._deleted.values()]
         return max((pod.until - now for pod in pending if pod.owner == owner), default=None)
 
-    def is_being_deleted(self, pod: LabPod) -> bool:
+    def is_being_deleted(self, pod: WorkloadPod) -> bool:
         """Return whether the pod was deleted while the cache does not show it yet."""
         return pod.uid in self._deleted
 
-    def assumed(self) -> list[LabPod]:
+    def assumed(self) -> list[WorkloadPod]:
         """Return the created pods that the cache does not have yet, as they were sent."""
         self._drop_expired()
         return [awaited.pod for awaited in self._created.values()]
 
-    def _on_pod(self, old: LabPod | None, new: LabPod | None) -> None:
+    def _on_pod(self, old: WorkloadPod | None, new: WorkloadPod | None) -> None:
         if new is not None:
             self._created.pop(new.key, None)
             if new.is_terminating:

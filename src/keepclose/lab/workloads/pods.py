@@ -1,7 +1,6 @@
-"""The pods of workloads: when one is available, which are deleted first, and how one is created.
+"""How the pods of workloads are written: created, deleted, and collected with their nodes.
 
-A new pod gets the template's labels, annotations and whole spec, and a controller reference to its
-workload. Names are generated here and not by the server, so that a request without an answer can be
+Names are generated here and not by the server, so that a request without an answer can be
 distinguished from one that never arrived.
 
 Writes of the workload controllers: pods of workloads, status patches, and the pod GC. Pods are
@@ -20,8 +19,7 @@ back at once or not at all.
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
@@ -31,27 +29,25 @@ import msgspec
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, Conflict, NotFound, TransportError
-from keepclose.kube.event_recorder import EventRecorder, format_event_time
+from keepclose.kube.event_recorder import EventRecorder
 from keepclose.kube.requests import PatchType
 from keepclose.lab.caches import LabCaches
-from keepclose.lab.pods import LAB_PODS, LabPod, LabPodSpec
-from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
+from keepclose.lab.kinds import LAB_PODS
 from keepclose.lab.workloads.expectations import UNCERTAIN_S, Expectations
-from keepclose.lab.workloads.types import (
+from keepclose.model.json_values import JsonObject
+from keepclose.model.meta import NamespacedName
+from keepclose.model.timestamps import format_event_time
+from keepclose.model.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.types import (
     DaemonSet,
     DaemonSetStatus,
     DeploymentStatus,
     ReplicaSet,
     ReplicaSetStatus,
-    owned_by,
     reference_to,
 )
-from keepclose.model.decoding import Rejected, convert_as
-from keepclose.model.json_values import JsonObject, parse_int64
-from keepclose.model.meta import NamespacedName
 
-DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
-_PHASES: Final = {"Pending": 0, "Unknown": 1, "Running": 2}
 _LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
 # As in the API server, so that a name with its suffix is still valid.
@@ -90,102 +86,10 @@ _DISRUPTED: Final = {
 }
 
 
-def available_in(pod: LabPod, *, min_ready_s: int, now: float) -> float | None:
-    """Return the seconds until a pod is available: 0 if it is, None if it is not ready.
-
-    Without a time in its condition a pod counts as ready since now.
-    """
-    ready = pod.status.condition("Ready")
-    if ready is None or ready.status != "True":
-        return None
-    if min_ready_s <= 0:
-        return 0.0
-    since = seconds_of(ready.last_transition_time)
-    return max(0.0, (now if since is None else since) + min_ready_s - now)
-
-
-def is_pod_available(pod: LabPod, *, min_ready_s: int, now: float) -> bool:
-    """Return whether a pod has been ready for minReadySeconds."""
-    return available_in(pod, min_ready_s=min_ready_s, now=now) == 0.0
-
-
-def seconds_of(timestamp: str | None) -> float | None:
-    """Return a time of the API in seconds since 1970, None if there is none or it is invalid."""
-    if not timestamp:
-        return None
-    try:
-        return dt.datetime.fromisoformat(timestamp).timestamp()
-    except ValueError:
-        return None
-
-
-def rank_for_deletion(pods: Iterable[LabPod], related: Iterable[LabPod]) -> list[LabPod]:
-    """Return the pods in the order in which a ReplicaSet deletes them, as in Kubernetes.
-
-    First pods without a node, not running, not ready, then those with a low deletion cost, on nodes
-    with many related active pods, ready for the shortest time, often restarted, and newest.
-    """
-    crowds: dict[str, int] = {}
-    for pod in related:
-        if pod.is_active:
-            crowds[pod.spec.node_name] = crowds.get(pod.spec.node_name, 0) + 1
-
-    def rank(pod: LabPod) -> tuple[object, ...]:
-        ready = pod.status.condition("Ready")
-        ready_since = seconds_of(ready.last_transition_time) if ready else None
-        restarts = max(
-            (status.restart_count for status in pod.status.container_statuses), default=0
-        )
-        return (
-            bool(pod.spec.node_name),
-            _PHASES.get(pod.status.phase, 0),
-            pod.is_ready,
-            _deletion_cost(pod),
-            -crowds.get(pod.spec.node_name, 0),
-            -(ready_since or 0.0) if pod.is_ready else 0.0,
-            -restarts,
-            -(seconds_of(pod.metadata.creation_timestamp) or 0.0),
-            pod.metadata.name,
-        )
-
-    return sorted(pods, key=rank)
-
-
 def name_pod(owner: str, random: Random) -> str:
     """Return a name for a pod of a workload."""
     suffix = "".join(random.choices(_LETTERS, k=_SUFFIX_LENGTH))
     return f"{owner[:_PREFIX_LENGTH]}-{suffix}"
-
-
-def make_pod(
-    owner: ReplicaSet | DaemonSet,
-    *,
-    name: str,
-    labels: Mapping[str, str] | None = None,
-    spec: JsonObject | None = None,
-) -> JsonObject:
-    """Return a pod of the workload's template, with more labels or another spec if given."""
-    template = owner.spec.template
-    meta = template.get("metadata") or {}
-    metadata: JsonObject = {
-        "name": name,
-        "generateName": f"{owner.metadata.name}-",
-        "namespace": owner.metadata.namespace,
-        "labels": {**(meta.get("labels") or {}), **(labels or {})},
-        "ownerReferences": [owned_by(owner)],
-    }
-    for key in ("annotations", "finalizers"):
-        if meta.get(key):
-            metadata[key] = meta[key]
-    return {
-        "metadata": metadata,
-        "spec": dict(template.get("spec") or {}) if spec is None else spec,
-    }
-
-
-def put_on_node(pod: JsonObject, node: str) -> JsonObject:
-    """Return the pod bound to the node, or unchanged without a node."""
-    return {**pod, "spec": {**pod["spec"], "nodeName": node}} if node else pod
 
 
 def daemon_spec(template: JsonObject) -> JsonObject:
@@ -202,22 +106,6 @@ def daemon_spec(template: JsonObject) -> JsonObject:
         if toleration not in tolerations:
             tolerations.append(toleration)
     return {**spec, "tolerations": tolerations}
-
-
-def read_pod(pod: JsonObject) -> LabPod | None:
-    """Return the pod as scheduling sees it, None if it cannot be decoded."""
-    decoded = convert_as(LabPod, pod)
-    return None if isinstance(decoded, Rejected) else decoded
-
-
-def read_spec(spec: JsonObject) -> LabPodSpec:
-    """Return the spec as scheduling sees it; one that cannot be decoded has no constraints."""
-    pod = read_pod({"metadata": {"name": "template"}, "spec": spec})
-    return LabPodSpec() if pod is None else pod.spec
-
-
-def _deletion_cost(pod: LabPod) -> int:
-    return parse_int64(pod.metadata.annotations.get(DELETION_COST, "0")) or 0
 
 
 def patch_status(stored: Status, desired: Status) -> JsonObject | None:
@@ -240,7 +128,7 @@ class NewPod(NamedTuple):
     """A pod to create: the body to send, and its decoded form."""
 
     body: JsonObject
-    pod: LabPod
+    pod: WorkloadPod
 
 
 class PodWriter:
@@ -260,7 +148,7 @@ class PodWriter:
             self._expectations.expect_created(owner.metadata.uid, pod.pod)
         await _do_all(pods, lambda new: self._create(owner, new))
 
-    async def delete(self, owner: ReplicaSet | DaemonSet, pods: Sequence[LabPod]) -> None:
+    async def delete(self, owner: ReplicaSet | DaemonSet, pods: Sequence[WorkloadPod]) -> None:
         """Delete the pods with their grace periods; raise the first error after all requests."""
         for pod in pods:
             self._expectations.expect_deleted(owner.metadata.uid, pod)
@@ -282,7 +170,7 @@ class PodWriter:
             raise
         self._record_event(owner, "Normal", "SuccessfulCreate", f"Created pod: {name}")
 
-    async def _delete(self, owner: ReplicaSet | DaemonSet, pod: LabPod) -> None:
+    async def _delete(self, owner: ReplicaSet | DaemonSet, pod: WorkloadPod) -> None:
         meta = pod.metadata
         try:
             await self._client.delete(LAB_PODS, meta.name, namespace=meta.namespace, uid=meta.uid)
@@ -324,7 +212,7 @@ class PodCollector:
         del self._gone_since[node]
         return None
 
-    async def _delete(self, pod: LabPod) -> None:
+    async def _delete(self, pod: WorkloadPod) -> None:
         meta = pod.metadata
         # It may be gone, perhaps with another pod of its name.
         with suppress(NotFound, Conflict):

@@ -1,8 +1,4 @@
-"""The ReplicaSet controller: how many pods to create, which to delete, and the status.
-
-Pods that ended or are being deleted are no replicas, and the status leaves out the pods that this
-sync deletes: write it after the deletions, so that a Deployment never counts on a deleted pod. The
-order of deletions is Kubernetes'; see `pods.rank_for_deletion`.
+"""The ReplicaSet controller: carries out the plans of `model.workloads.replica_set_plan`.
 
 New pods are created with a node if one fits, which saves a binding. A ReplicaSet whose last writes
 are not in the cache yet creates and deletes nothing; it only writes its status.
@@ -18,40 +14,31 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
 from keepclose.kube.errors import ApiError, NotFound
-from keepclose.kube.event_recorder import format_event_time
 from keepclose.lab.caches import LabCaches
-from keepclose.lab.pods import LAB_PODS, LabPod
-from keepclose.lab.workloads.deployment_status import REPLICA_FAILURE
+from keepclose.lab.kinds import LAB_PODS, REPLICA_SETS
 from keepclose.lab.workloads.expectations import Expectations, settle_claims, sort_claims
-from keepclose.lab.workloads.pods import (
-    NewPod,
-    PodWriter,
-    available_in,
+from keepclose.lab.workloads.pods import NewPod, PodWriter, name_pod, patch_status
+from keepclose.model.meta import NamespacedName
+from keepclose.model.timestamps import format_event_time
+from keepclose.model.workloads.placement import place_pods
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.replica_pods import (
     make_pod,
-    name_pod,
-    patch_status,
     put_on_node,
-    rank_for_deletion,
     read_pod,
 )
-from keepclose.lab.workloads.scheduler import place_pods
-from keepclose.lab.workloads.types import (
-    REPLICA_SETS,
-    ReplicaSet,
-    ReplicaSetStatus,
-    WorkloadCondition,
+from keepclose.model.workloads.replica_set_plan import (
+    ReplicaSetPlan,
+    failure_to_create,
+    plan_replica_set,
 )
-from keepclose.model.meta import NamespacedName
+from keepclose.model.workloads.types import ReplicaSet
 
-BURST_REPLICAS: Final = 500
-"""How many pods one sync creates or deletes, as in kube-controller-manager: a spec with billions of
-replicas must neither fill the memory nor delay the sync of a smaller spec."""
 MAX_PENDING: Final = 500
 """How many pods of the cluster may be Pending, and how many of one ReplicaSet may have ended,
 before no more are created: the rest of two billion replicas would fill the API server with pods
@@ -62,62 +49,6 @@ _CROWDED: Final = (
     f"no more pods are created while {MAX_PENDING} are Pending or have ended: "
     "scale down, or delete pods"
 )
-
-
-class ReplicaSetPlan(msgspec.Struct, frozen=True):
-    """The next writes for a ReplicaSet, and its status."""
-
-    status: ReplicaSetStatus
-    missing: int = 0
-    """How many pods to create now."""
-    excess: tuple[LabPod, ...] = ()
-    """The pods to delete now."""
-    recheck_s: float | None = None
-    """When the next pod has been ready for long enough."""
-
-
-def plan_replica_set(
-    replica_set: ReplicaSet,
-    pods: Sequence[LabPod],
-    *,
-    related: Sequence[LabPod] = (),
-    failure: WorkloadCondition | None = None,
-    now: float,
-) -> ReplicaSetPlan:
-    """Return what a ReplicaSet with these pods needs.
-
-    Related are the pods of the same Deployment, which count for the order of deletions. The failure
-    is that of the last attempt, None if it succeeded.
-    """
-    active = [pod for pod in pods if pod.is_active]
-    surplus = len(active) - replica_set.spec.replicas
-    if replica_set.metadata.deletion_timestamp is not None:
-        surplus = 0
-    excess = rank_for_deletion(active, related or active)[: min(BURST_REPLICAS, max(0, surplus))]
-    leaving = {pod.uid for pod in excess}
-    staying = [pod for pod in active if pod.uid not in leaving]
-    least_s = replica_set.spec.min_ready_seconds
-    waits = [available_in(pod, min_ready_s=least_s, now=now) for pod in staying]
-    labels = ((replica_set.spec.template.get("metadata") or {}).get("labels") or {}).items()
-    going = sum(pod.is_terminating and not pod.has_ended for pod in pods)
-    status = ReplicaSetStatus(
-        observed_generation=replica_set.metadata.generation,
-        replicas=len(staying),
-        fully_labeled_replicas=sum(labels <= pod.metadata.labels.items() for pod in staying),
-        ready_replicas=sum(pod.is_ready for pod in staying),
-        available_replicas=sum(wait == 0.0 for wait in waits),
-        terminating_replicas=going + len(excess),
-        conditions=_conditions(replica_set, failure, now),
-    )
-    recheck_s = min((wait for wait in waits if wait), default=None)
-    return ReplicaSetPlan(status, min(BURST_REPLICAS, max(0, -surplus)), tuple(excess), recheck_s)
-
-
-def failure_to_create(message: str) -> WorkloadCondition:
-    """Return the condition of a ReplicaSet whose pods the API server rejects."""
-    return WorkloadCondition(
-        type=REPLICA_FAILURE, status="True", reason="FailedCreate", message=message
-    )
 
 
 class ReplicaSetSync:
@@ -167,7 +98,7 @@ class ReplicaSetSync:
         waits = (wait_s, plan.recheck_s, crowded_s)
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def _as_deleted(self, pod: LabPod) -> LabPod:
+    def _as_deleted(self, pod: WorkloadPod) -> WorkloadPod:
         """Return the pod, as terminating if this controller has deleted it."""
         if pod.is_terminating or not self._expectations.is_being_deleted(pod):
             return pod
@@ -177,7 +108,7 @@ class ReplicaSetSync:
     def _plan(
         self,
         replica_set: ReplicaSet,
-        pods: Sequence[LabPod],
+        pods: Sequence[WorkloadPod],
         *,
         failure: str = "",
     ) -> ReplicaSetPlan:
@@ -189,7 +120,7 @@ class ReplicaSetSync:
             now=self._clock.now(),
         )
 
-    def _related(self, replica_set: ReplicaSet) -> list[LabPod]:
+    def _related(self, replica_set: ReplicaSet) -> list[WorkloadPod]:
         """Return the pods of all ReplicaSets of the same Deployment."""
         owner = next(
             (
@@ -258,7 +189,7 @@ class ReplicaSetSync:
         for place in placed:
             name = place.pod.metadata.name
             bodies[name] = put_on_node(bodies[name], place.node)
-        return [NewPod(body, read_pod(body) or LabPod()) for body in bodies.values()]
+        return [NewPod(body, read_pod(body) or WorkloadPod()) for body in bodies.values()]
 
     async def _write_status(self, replica_set: ReplicaSet, plan: ReplicaSetPlan) -> None:
         patch = patch_status(replica_set.status, plan.status)
@@ -271,16 +202,3 @@ class ReplicaSetSync:
             )
         except NotFound:
             return
-
-
-def _conditions(
-    replica_set: ReplicaSet, failure: WorkloadCondition | None, now: float
-) -> tuple[WorkloadCondition, ...]:
-    """Return the conditions with the failure, which keeps the time of its first occurrence."""
-    before = replica_set.status.conditions
-    stored = next((condition for condition in before if condition.type == REPLICA_FAILURE), None)
-    rest = tuple(condition for condition in before if condition.type != REPLICA_FAILURE)
-    if failure is None:
-        return rest
-    stamped = msgspec.structs.replace(failure, last_transition_time=format_event_time(now))
-    return (*rest, stored or stamped)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepclose.lab.pods import LabPod
-from keepclose.lab.workloads.node_fit import pod_requests
-from keepclose.lab.workloads.scheduler import NodePlacement, place_pods
 from keepclose.model.workload import Node
+from keepclose.model.workloads.node_fit import pod_requests
+from keepclose.model.workloads.placement import NodePlacement, place_pods
+from keepclose.model.workloads.pods import WorkloadPod
 from support.lab.labobjects import a_node, a_pod
 
 FOUR = {"cpu": "4", "memory": "16Gi", "pods": "250"}
@@ -28,12 +28,12 @@ def container(cpu: str = "", memory: str = "", **more: Any) -> dict[str, Any]:
     }
 
 
-def asking(name: str = "p1", node: str = "", **requests: str) -> LabPod:
+def asking(name: str = "p1", node: str = "", **requests: str) -> WorkloadPod:
     """Return a pod of one container."""
     return a_pod(name, node, containers=[container(**requests)])
 
 
-def place_one(pod: LabPod, nodes: list[Node], *there: LabPod) -> NodePlacement:
+def place_one(pod: WorkloadPod, nodes: list[Node], *there: WorkloadPod) -> NodePlacement:
     """Return the place of a single pod."""
     (found,) = place_pods([pod], nodes=nodes, pods=there)
     return found
@@ -147,7 +147,9 @@ def test_requests_of_a_pod(spec: dict[str, Any], want: dict[str, int]) -> None:
         pytest.param(asking(), [asking("a", "n1", cpu="4")], "n2", id="who asks for nothing fits"),
     ],
 )
-def test_nodes_without_room_are_refused(pod: LabPod, there: list[LabPod], want: str) -> None:
+def test_nodes_without_room_are_refused(
+    pod: WorkloadPod, there: list[WorkloadPod], want: str
+) -> None:
     """The pod gets a node with room, or the scheduler's words for why there is none."""
     nodes = [a_node("n1", allocatable=FOUR), a_node("n2", allocatable=FOUR)]
     found = place_one(pod, nodes, *there)

@@ -17,15 +17,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from keepclose.lab.workloads.types import (
+from keepclose.model.json_values import JsonObject, parse_natural
+from keepclose.model.meta import ObjectMeta
+from keepclose.model.workloads.types import (
     Deployment,
     IntOrPercent,
     ReplicaSet,
     RolloutStrategy,
     owned_by,
 )
-from keepclose.model.json_values import JsonObject, parse_natural
-from keepclose.model.meta import ObjectMeta
 
 TEMPLATE_HASH_LABEL: Final = "pod-template-hash"
 REVISION: Final = "deployment.kubernetes.io/revision"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepclose.lab.workloads.rolling_update import (
+from keepclose.model.workloads.rolling_update import (
     RolloutBounds,
     daemon_bounds,
     deployment_bounds,

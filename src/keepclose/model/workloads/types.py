@@ -9,12 +9,9 @@ and available. A DaemonSet that should run on no node is not done, because its n
 
 from __future__ import annotations
 
-from typing import Final
-
-from keepclose.kube.requests import Kind
-from keepclose.lab.workloads.constraints import NodeLabelSelector
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import ApiStruct, ObjectMeta, ObjectReference, OwnerReference
+from keepclose.model.workloads.constraints import NodeLabelSelector
 
 IntOrPercent = int | str
 """A number, or a part of the whole such as "25%"."""
@@ -151,17 +148,6 @@ class DaemonSet(ApiStruct, frozen=True, omit_defaults=False):
 
 
 Workload = Deployment | ReplicaSet | DaemonSet
-
-DEPLOYMENTS: Final = Kind("apps", "v1", "deployments", "Deployment", True, Deployment)
-REPLICA_SETS: Final = Kind("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)
-DAEMON_SETS: Final = Kind("apps", "v1", "daemonsets", "DaemonSet", True, DaemonSet)
-PLAIN_DEPLOYMENTS: Final[Kind[JsonObject]] = Kind(
-    "apps", "v1", "deployments", "Deployment", True, dict
-)
-"""With all fields, undecoded."""
-PLAIN_DAEMON_SETS: Final[Kind[JsonObject]] = Kind(
-    "apps", "v1", "daemonsets", "DaemonSet", True, dict
-)
 
 
 def reference_to(workload: Workload) -> ObjectReference:

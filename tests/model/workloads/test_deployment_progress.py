@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from keepclose.lab.workloads.deployment_status import condition_of
-from keepclose.lab.workloads.deployments import plan_deployment
-from keepclose.lab.workloads.types import DeploymentStatus, ReplicaSet
+from keepclose.model.workloads.deployment_plan import plan_deployment
+from keepclose.model.workloads.deployment_status import condition_of
+from keepclose.model.workloads.types import DeploymentStatus, ReplicaSet
 from support.lab.labobjects import NOW, a_deployment, a_replica_set, stamp
 
 

@@ -16,10 +16,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from keepclose.lab.pods import ALWAYS, ContainerSpec, HostPort, LabPod, LabPodSpec
-from keepclose.lab.workloads.constraints import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE
 from keepclose.model.quantities import millis
 from keepclose.model.workload import Node, Taint
+from keepclose.model.workloads.constraints import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE
+from keepclose.model.workloads.pods import (
+    ALWAYS,
+    ContainerSpec,
+    HostPort,
+    WorkloadPod,
+    WorkloadPodSpec,
+)
 
 TOO_MANY_PODS: Final = "Too many pods"
 _PODS: Final = "pods"
@@ -30,14 +36,13 @@ NODE_NAME: Final = "node(s) didn't match the requested node name"
 TAINTED: Final = "node(s) had untolerated taint(s)"
 NODE_AFFINITY: Final = "node(s) didn't match Pod's node affinity/selector"
 PORTS_TAKEN: Final = "node(s) didn't have free ports for the requested pod ports"
-
 _CORDONED: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
 _NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready", effect=NO_SCHEDULE)
 _REPELLING_EFFECTS: Final = (NO_SCHEDULE, NO_EXECUTE)
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - nothing is bound here
 
 
-def pod_requests(spec: LabPodSpec) -> dict[str, int]:
+def pod_requests(spec: WorkloadPodSpec) -> dict[str, int]:
     """Return the requests of a pod by resource, without zeros."""
     running: Counter[str] = Counter()
     for container in spec.containers:
@@ -76,7 +81,7 @@ def resource_refusals(requests: Amounts, node: Node, *, used: Amounts, pods: int
     return reasons
 
 
-def node_refusal(spec: LabPodSpec, node: Node) -> str:
+def node_refusal(spec: WorkloadPodSpec, node: Node) -> str:
     """Return why the node rejects the pod whatever else runs there, "" if it does not."""
     if node.spec.unschedulable and not _tolerates(spec, _CORDONED):
         return NODE_UNSCHEDULABLE
@@ -89,7 +94,7 @@ def node_refusal(spec: LabPodSpec, node: Node) -> str:
     return ""
 
 
-def port_refusal(spec: LabPodSpec, there: Iterable[LabPod]) -> str:
+def port_refusal(spec: WorkloadPodSpec, there: Iterable[WorkloadPod]) -> str:
     """Return why the host ports of a pod are not free, "" if they are."""
     requested = list(_host_ports(spec))
     if not requested:
@@ -104,12 +109,12 @@ def taints_of(node: Node) -> tuple[Taint, ...]:
     return node.spec.taints if node.is_ready else (*node.spec.taints, _NOT_READY)
 
 
-def has_untolerated_taint(spec: LabPodSpec, node: Node, effects: Iterable[str]) -> bool:
+def has_untolerated_taint(spec: WorkloadPodSpec, node: Node, effects: Iterable[str]) -> bool:
     """Return whether a taint of one of the effects repels the pod."""
     return any(taint.effect in effects and not _tolerates(spec, taint) for taint in taints_of(node))
 
 
-def avoided_taints(spec: LabPodSpec, node: Node) -> int:
+def avoided_taints(spec: WorkloadPodSpec, node: Node) -> int:
     """Return how many untolerated PreferNoSchedule taints the node has."""
     return sum(
         taint.effect == PREFER_NO_SCHEDULE and not _tolerates(spec, taint)
@@ -117,7 +122,7 @@ def avoided_taints(spec: LabPodSpec, node: Node) -> int:
     )
 
 
-def matches_affinity(spec: LabPodSpec, node: Node) -> bool:
+def matches_affinity(spec: WorkloadPodSpec, node: Node) -> bool:
     """Return whether the node has the labels that the pod requires."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in spec.node_selector.items()):
@@ -128,7 +133,7 @@ def matches_affinity(spec: LabPodSpec, node: Node) -> bool:
     return any(term.matches(node) for term in affinity.required.node_selector_terms)
 
 
-def preferred_weight(spec: LabPodSpec, node: Node) -> int:
+def preferred_weight(spec: WorkloadPodSpec, node: Node) -> int:
     """Return the sum of the weights by which the pod prefers the node."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     if affinity is None:
@@ -152,11 +157,11 @@ def _amounts(quantities: Mapping[str, str | float]) -> dict[str, int]:
     return {name: max(0, millis(value) or 0) for name, value in quantities.items()}
 
 
-def _tolerates(spec: LabPodSpec, taint: Taint) -> bool:
+def _tolerates(spec: WorkloadPodSpec, taint: Taint) -> bool:
     return any(toleration.tolerates(taint) for toleration in spec.tolerations)
 
 
-def _host_ports(spec: LabPodSpec) -> Iterable[HostPort]:
+def _host_ports(spec: WorkloadPodSpec) -> Iterable[HostPort]:
     return (port for container in spec.containers for port in container.ports if port.host_port)
 
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from keepclose.lab.pods import LabPod
-from keepclose.lab.workloads.deployments import plan_deployment
-from keepclose.lab.workloads.rolling_update import (
+from keepclose.model.workloads.deployment_plan import plan_deployment
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.rolling_update import (
     DESIRED_REPLICAS,
     MAX_REPLICAS,
     REVISION,
     template_hash,
 )
-from keepclose.lab.workloads.types import Deployment, ReplicaSet, RolloutStrategy
+from keepclose.model.workloads.types import Deployment, ReplicaSet, RolloutStrategy
 from support.lab.labobjects import NOW, a_deployment, a_pod, a_replica_set, stamp
 from support.lab.simulation import Simulation
 
@@ -33,7 +33,7 @@ def sized(replicas: int, most: int) -> dict[str, str]:
 def sizes_of(
     deployment: Deployment,
     replica_sets: list[ReplicaSet],
-    pods: list[LabPod] | None = None,
+    pods: list[WorkloadPod] | None = None,
 ) -> dict[str, int]:
     """Return the sizes that the next step gives."""
     plan = plan_deployment(deployment, replica_sets, pods or [], now=NOW)
@@ -160,7 +160,7 @@ def test_a_template_that_comes_back_finds_its_replica_set() -> None:
 )
 def test_recreation(
     replica_sets: list[ReplicaSet],
-    pods: list[LabPod],
+    pods: list[WorkloadPod],
     want_sizes: dict[str, int],
     want_creation: bool,
 ) -> None:

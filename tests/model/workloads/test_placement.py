@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keepclose.lab.pods import LabPod
-from keepclose.lab.workloads.scheduler import NodePlacement, place_pods
 from keepclose.model.workload import Node
+from keepclose.model.workloads.placement import NodePlacement, place_pods
+from keepclose.model.workloads.pods import WorkloadPod
 from support.lab.labobjects import a_node, a_pod
 
 NO_SCHEDULE = {"key": "dedicated", "value": "db", "effect": "NoSchedule"}
@@ -42,7 +42,9 @@ def required(*expressions: dict[str, Any], fields: tuple[dict[str, Any], ...] = 
     return {"nodeAffinity": {key: {"nodeSelectorTerms": [term]}}}
 
 
-def place_one(pod: LabPod, nodes: list[Node], pods: list[LabPod] | None = None) -> NodePlacement:
+def place_one(
+    pod: WorkloadPod, nodes: list[Node], pods: list[WorkloadPod] | None = None
+) -> NodePlacement:
     """Return the place of a single pod."""
     (found,) = place_pods([pod], nodes=nodes, pods=pods or [])
     return found
@@ -122,7 +124,7 @@ def place_one(pod: LabPod, nodes: list[Node], pods: list[LabPod] | None = None) 
     ],
 )
 def test_refusals(
-    spec: dict[str, Any], nodes: list[Node], pods: list[LabPod], want_reason: str
+    spec: dict[str, Any], nodes: list[Node], pods: list[WorkloadPod], want_reason: str
 ) -> None:
     """A pod that no node takes learns why, node by node."""
     pod = a_pod("new", **spec)
@@ -267,7 +269,7 @@ def test_refusals(
     ],
 )
 def test_choices(
-    spec: dict[str, Any], nodes: list[Node], pods: list[LabPod], want_node: str
+    spec: dict[str, Any], nodes: list[Node], pods: list[WorkloadPod], want_node: str
 ) -> None:
     """A pod gets the node that fits it best."""
     labels = {"app": "web", "version": "2"}

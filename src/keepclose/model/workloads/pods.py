@@ -1,9 +1,9 @@
-"""The pod of the lab: the fields that kubelets, workload controllers, faults and traffic read.
+"""The pod of a workload: the fields that scheduling, rollouts, kubelets and faults read.
 
-`LabPod` extends the pod that routing reads, which stays small because a controller decodes very
-many of them. It still has less than the API has: never write a whole pod back. Kubelets build
-statuses from the same structs that they read, so that the stored and the desired status can be
-compared.
+`WorkloadPod` extends the pod that routing reads, which stays small because a controller decodes
+very many of them. It still has less than the API has: never write a whole pod back. The kubelets of
+the lab build statuses from the same structs that they read, so that the stored and the desired
+status can be compared.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from keepclose.kube.requests import Kind
-from keepclose.lab.workloads.constraints import Affinity, SpreadConstraint, Toleration
-from keepclose.lab.workloads.types import workload_owner_of
 from keepclose.model.meta import ApiStruct, ObjectMeta, ObjectReference, OwnerReference
 from keepclose.model.workload import (
     Container,
@@ -26,6 +23,8 @@ from keepclose.model.workload import (
     PodStatus,
     StatusCondition,
 )
+from keepclose.model.workloads.constraints import Affinity, SpreadConstraint, Toleration
+from keepclose.model.workloads.types import workload_owner_of
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 ALWAYS: Final = "Always"
@@ -110,7 +109,7 @@ class ReadinessGate(ApiStruct, frozen=True):
     condition_type: str = ""
 
 
-class LabPodSpec(PodSpec, frozen=True):
+class WorkloadPodSpec(PodSpec, frozen=True):
     """The containers of a pod, and its node or its scheduling constraints."""
 
     containers: tuple[ContainerSpec, ...] = ()
@@ -193,7 +192,7 @@ class ContainerStatus(ApiStruct, frozen=True, omit_defaults=False):
     last_state: ContainerState = ContainerState()
 
 
-class LabPodStatus(PodStatus, frozen=True):
+class WorkloadPodStatus(PodStatus, frozen=True):
     """The status of a pod; the conditions include those of other components than the kubelet."""
 
     conditions: tuple[PodCondition, ...] = ()
@@ -210,12 +209,12 @@ class LabPodStatus(PodStatus, frozen=True):
         return next((condition for condition in self.conditions if condition.type == type), None)
 
 
-class LabPod(Pod, frozen=True):
+class WorkloadPod(Pod, frozen=True):
     """A pod with the fields that the lab reads."""
 
     metadata: PodMeta = PodMeta()
-    spec: LabPodSpec = LabPodSpec()
-    status: LabPodStatus = LabPodStatus()
+    spec: WorkloadPodSpec = WorkloadPodSpec()
+    status: WorkloadPodStatus = WorkloadPodStatus()
 
     @property
     def uid(self) -> str:
@@ -263,6 +262,3 @@ class LabPod(Pod, frozen=True):
             resource_version=self.metadata.resource_version,
             field_path=f"spec.containers{{{container}}}" if container else "",
         )
-
-
-LAB_PODS: Final = Kind("", "v1", "pods", "Pod", True, LabPod)

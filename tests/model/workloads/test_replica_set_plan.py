@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.lab.pods import LabPod
-from keepclose.lab.workloads.pods import DELETION_COST, rank_for_deletion
-from keepclose.lab.workloads.replicasets import failure_to_create, plan_replica_set
-from keepclose.lab.workloads.types import ReplicaSetStatus
+from keepclose.model.workloads.pods import WorkloadPod
+from keepclose.model.workloads.replica_pods import DELETION_COST, rank_for_deletion
+from keepclose.model.workloads.replica_set_plan import failure_to_create, plan_replica_set
+from keepclose.model.workloads.types import ReplicaSetStatus
 from support.lab.labobjects import NOW, a_pod, a_replica_set, stamp
 
 
@@ -96,7 +96,7 @@ def test_a_failure_is_told_until_it_is_over() -> None:
         pytest.param(a_pod("a", "n1"), a_pod("b", "n1"), id="the name at last"),
     ],
 )
-def test_who_goes_first(first: LabPod, second: LabPod) -> None:
+def test_who_goes_first(first: WorkloadPod, second: WorkloadPod) -> None:
     """Pods of less use go before others."""
     assert rank_for_deletion([second, first], []) == [first, second]
 

@@ -12,10 +12,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from keepclose.kube.event_recorder import format_event_time
-from keepclose.lab.workloads.pods import seconds_of
-from keepclose.lab.workloads.rolling_update import deployment_bounds
-from keepclose.lab.workloads.types import (
+from keepclose.model.timestamps import format_event_time, seconds_of
+from keepclose.model.workloads.rolling_update import deployment_bounds
+from keepclose.model.workloads.types import (
     Deployment,
     DeploymentStatus,
     ReplicaSet,
