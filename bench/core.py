@@ -26,7 +26,7 @@ from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.selection import select
 from keepclose.routing.service_ports import routed_ports
 from keepclose.routing.traffic_shares import count_zone_nodes
-from keepclose.simulate.churn import apply_plan
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.service_planner import ServicePlanner, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 

@@ -21,7 +21,7 @@ from keepclose.model.service.types import Service
 from keepclose.model.well_known import TRAFFIC_DISTRIBUTION_ANNOTATION
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.demand import DemandSettings
-from keepclose.simulate.churn import apply_plan
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.service_planner import ServicePlanner
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 

@@ -16,7 +16,7 @@ from keepclose.routing.demand import DemandSample, DemandSettings, DemandState, 
 from keepclose.routing.hint_facts import zones_of
 from keepclose.routing.traffic_shares import Shares
 from keepclose.simulate.algorithms import ALGORITHMS, RunsWith
-from keepclose.simulate.churn import apply_plan, count_written, evaluate_traffic, read_serving
+from keepclose.simulate.churn import count_written, evaluate_traffic, read_serving
 from keepclose.simulate.cluster_objects import cluster_node, cluster_pod
 from keepclose.simulate.demand_runs import (
     DEMAND_MECHANISMS,
@@ -30,6 +30,7 @@ from keepclose.simulate.demand_runs import (
 )
 from keepclose.simulate.mechanisms import MECHANISMS
 from keepclose.simulate.traces import TRACES, DemandStep, DemandTrace, TraceOptions, make_trace
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.service_planner import ServicePlanner, plan_service
 from keepclose.slices.settings import ClusterNodes
 

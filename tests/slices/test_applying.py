@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.simulate.churn import apply_plan
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.slice_metadata import new_slice
 from support.builders import endpoint, endpoint_slice, service

@@ -18,7 +18,7 @@ from keepclose.model.endpointslice.types import (
 )
 from keepclose.model.meta import ObjectMeta, OwnerReference
 from keepclose.model.service.types import Service
-from keepclose.simulate.churn import apply_plan
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.mirroring import MirrorEvent, MirrorPlan, plan_mirroring, should_mirror
 from keepclose.slices.packing import SlicePlan
 from support.builders import endpoint_slice, service

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice.types import EndpointHints, EndpointPort, EndpointSlice, ForZone
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Pod
-from keepclose.simulate.churn import apply_plan
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.endpoints import DesiredEndpoint, EndpointBuilder
 from keepclose.slices.placement import Placement, SlicePlan
 from support.builders import endpoint, endpoint_slice, node, pod, service

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from keepclose.model.endpointslice.types import Endpoint, EndpointPort, EndpointSlice
 from keepclose.model.service.types import Service, ServicePort
 from keepclose.model.workload import Container, ContainerPort, Pod
-from keepclose.simulate.churn import apply_plan
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.endpoints import EndpointBuilder
 from keepclose.slices.packing import SlicePlan, add_placeholder, finish_plan
 from keepclose.slices.placement import Placement

@@ -24,7 +24,7 @@ from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import StrategyName
 from keepclose.routing.subsets import Approach, SubsetOptions
-from keepclose.simulate.churn import apply_plan
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.endpoints import EndpointId, endpoint_id
 from keepclose.slices.service_planner import ServicePlan, ServicePlanner, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings

@@ -25,8 +25,8 @@ from keepclose.routing.local_groups import LOCAL_OPT, LOCAL_SHARED, LOCAL_WEIGHT
 from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.subsets import SubsetOptions
 from keepclose.simulate.algorithms import find_algorithm
-from keepclose.simulate.churn import apply_plan
 from keepclose.simulate.evaluation import IN_ZONE, evaluate_groups
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from support.builders import node, pod, service

@@ -1,11 +1,9 @@
 """What a mechanism costs over time: re-hinted endpoints, slices written, steps without hints.
 
 Every step of a scenario goes through the planner that the controller runs, with real objects in
-memory, and the slices it writes are compared with those before. `apply_plan` takes the part of the
-API server: it names created slices, counts generations and keeps identities, with numbered names
-and uids, so that a test always sees the same ones. A mechanism that forgets gets its slices without
-their hints each time, which shows what its memory is worth. Nothing here keeps any state between
-two comparisons.
+memory, and the slices it writes are compared with those before. A mechanism that forgets gets its
+slices without their hints each time, which shows what its memory is worth. Nothing here keeps any
+state between two comparisons.
 
 `count_rehints` counts the endpoints that a single change re-hints, on three zones. It compares
 counts alone, so every allocator is assumed to make the fewest changes that its allocations allow.
@@ -34,48 +32,17 @@ from keepclose.routing.hint_facts import group_of, with_hints, zones_of
 from keepclose.routing.traffic_shares import divide_shares
 from keepclose.routing.zone_weights import evaluate_zone_weights
 from keepclose.simulate.mechanisms import EventKind, Mechanism, Scenario, ScenarioStep, play
-from keepclose.slices.packing import SlicePlan
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import ClusterNodes
 
 ANY_ZONE: Final = ""
 """The served zone of an endpoint that no hint and no label restricts."""
-_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
-_SUFFIX_LENGTH: Final = 5
-_MAX_BASE: Final = 58
-
 Serving = dict[str, tuple[str, str]]
 """By pod: the zone of its endpoint, and the group of zones that it serves."""
 HintRows = list[dict[HintedZones, int]]
 """By location: how many endpoints are hinted for which zones."""
 AllocationStep = Callable[[Sequence[float], Sequence[int], HintRows], HintRows | None]
-
-
-def apply_plan(existing: Iterable[EndpointSlice], plan: SlicePlan) -> list[EndpointSlice]:
-    """Return the slices, by name, after creations, updates and deletions in this order.
-
-    Raises LookupError for an update or a deletion of a slice that does not exist.
-    """
-    stored = {endpoint_slice.metadata.name: endpoint_slice for endpoint_slice in existing}
-    for endpoint_slice in plan.create:
-        name = endpoint_slice.metadata.name or _free_name(
-            endpoint_slice.metadata.generate_name, stored
-        )
-        metadata = replace(
-            endpoint_slice.metadata,
-            name=name,
-            uid=f"uid-{name}",
-            resource_version="1",
-            generation=1,
-        )
-        stored[name] = replace(endpoint_slice, metadata=metadata)
-    for endpoint_slice in plan.update:
-        stored[endpoint_slice.metadata.name] = _updated(
-            stored[endpoint_slice.metadata.name], endpoint_slice
-        )
-    for endpoint_slice in plan.delete:
-        del stored[endpoint_slice.metadata.name]
-    return [stored[name] for name in sorted(stored)]
 
 
 class StepChurn(msgspec.Struct, frozen=True):
@@ -320,37 +287,6 @@ def count_rehints(step: AllocationStep, changes: int, seed: int) -> float:
                 )
             written = after
     return rehints / changes
-
-
-def _updated(old: EndpointSlice, new: EndpointSlice) -> EndpointSlice:
-    same_content = (
-        old.endpoints == new.endpoints
-        and old.ports == new.ports
-        and old.metadata.labels == new.metadata.labels
-    )
-    metadata = replace(
-        new.metadata,
-        uid=old.metadata.uid,
-        creation_timestamp=old.metadata.creation_timestamp,
-        resource_version=str(int(old.metadata.resource_version or "0") + 1),
-        generation=old.metadata.generation + (0 if same_content else 1),
-    )
-    return replace(new, metadata=metadata, address_type=old.address_type)
-
-
-def _free_name(prefix: str, taken: Mapping[str, EndpointSlice]) -> str:
-    number = len(taken)
-    while (name := prefix[:_MAX_BASE] + _suffix(number)) in taken:
-        number += 1
-    return name
-
-
-def _suffix(number: int) -> str:
-    digits = ""
-    for _ in range(_SUFFIX_LENGTH):
-        number, digit = divmod(number, len(_LETTERS))
-        digits = _LETTERS[digit] + digits
-    return digits
 
 
 def _content(endpoint_slice: EndpointSlice) -> tuple[object, ...]:

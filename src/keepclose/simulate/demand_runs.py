@@ -28,7 +28,6 @@ from keepclose.routing.traffic_shares import Shares
 from keepclose.simulate.algorithms import RunsWith
 from keepclose.simulate.churn import (
     Serving,
-    apply_plan,
     count_written,
     evaluate_slices,
     read_serving,
@@ -36,6 +35,7 @@ from keepclose.simulate.churn import (
 from keepclose.simulate.cluster_objects import cluster_node, cluster_pod
 from keepclose.simulate.mechanisms import MECHANISMS, WEIGHTS_MECHANISM, Mechanism
 from keepclose.simulate.traces import DemandStep, DemandTrace
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import ClusterNodes
 

@@ -21,7 +21,7 @@ from keepclose.model.workload import Node, Pod
 from keepclose.routing.port_endpoints import NodeView, collect_endpoints
 from keepclose.routing.selection import Selection, select
 from keepclose.routing.service_ports import routed_ports
-from keepclose.simulate.churn import apply_plan
+from keepclose.slices.applied_plans import apply_plan
 from keepclose.slices.service_planner import ServicePlan, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from support.builders import node, pod
