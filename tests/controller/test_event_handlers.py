@@ -21,11 +21,12 @@ from keepclose.model.service.types import (
 )
 from keepclose.model.well_known import MANAGED_BY_LABEL, NODE_TOPOLOGY_ANNOTATION
 from keepclose.model.workload import Node, Pod
-from keepclose.reconcile.caches import Caches, NodeChange, depends_on_shares, node_change
+from keepclose.reconcile.caches import Caches
 from keepclose.reconcile.contention import Contention
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.node_level import NodeLevelMode
 from keepclose.routing.strategy import choose_strategy
+from keepclose.slices.node_changes import NodeChange, depends_on_shares, node_change
 from keepclose.slices.settings import PlannerSettings
 from keepclose.testing.fake_clock import FakeClock
 from support import builders

@@ -28,7 +28,7 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node, Pod
-from keepclose.reconcile.caches import Caches, node_change
+from keepclose.reconcile.caches import Caches
 from keepclose.reconcile.contention import Contention
 from keepclose.reconcile.settings import ControllerSettings
 from keepclose.routing.conditions import has_ours
@@ -38,6 +38,7 @@ from keepclose.slices.changes import (
     service_of,
     services_for_pod_change,
 )
+from keepclose.slices.node_changes import node_change
 
 _Pair = tuple[str, str, str]
 _EMPTY_SELECTOR = ("", "")

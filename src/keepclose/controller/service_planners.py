@@ -15,12 +15,13 @@ from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Pod
-from keepclose.reconcile.caches import Caches, NodeFacts, depends_on_shares
+from keepclose.reconcile.caches import Caches, NodeFacts
 from keepclose.routing.heuristic_answers import HeuristicAnswer, ZoneDemand
 from keepclose.routing.hint_facts import FactsOf, slice_facts
 from keepclose.routing.strategy import StrategyName, choose_strategy
 from keepclose.routing.traffic_shares import Shares
 from keepclose.slices.changes import TriggerTimeTracker, has_same_spec, is_managed_by
+from keepclose.slices.node_changes import depends_on_shares
 from keepclose.slices.service_planner import ServicePlan, ServicePlanner, plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 

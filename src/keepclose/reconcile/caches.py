@@ -12,7 +12,7 @@ affects the Services whose mechanism uses shares.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from keepclose.kube.cache import Cache, Index
 from keepclose.kube.client import Client
@@ -25,22 +25,11 @@ from keepclose.model.endpointslice.types import Endpoints, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.selectors import matches
 from keepclose.model.service.types import Service
-from keepclose.model.well_known import MANAGED_BY_LABEL, NODE_TOPOLOGY_ANNOTATION
+from keepclose.model.well_known import MANAGED_BY_LABEL
 from keepclose.model.workload import Node, Pod
-from keepclose.routing.node_level import NodeLevelMode
-from keepclose.routing.strategy import Strategy, StrategyName
-from keepclose.slices.hinting import may_overlay
-from keepclose.slices.settings import ClusterNodes, PlannerSettings
+from keepclose.slices.settings import ClusterNodes
 
 _LABEL, _NAMESPACE, _NODE, _SERVICE = "label", "namespace", "node", "service"
-_SHARE_STRATEGIES = frozenset(
-    {
-        StrategyName.AUTO,
-        StrategyName.SUBSETTING,
-        StrategyName.CUSTOM,
-        StrategyName.NODE_LEVEL,
-    }
-)
 
 
 class Caches:
@@ -119,36 +108,6 @@ def _labels_of(pod: Pod) -> Iterable[tuple[str, str, str]]:
     return [(meta.namespace, key, value) for key, value in meta.labels.items()]
 
 
-class NodeChange(NamedTuple):
-    """Whether the zone of the node's pods changed, and whether CPU shares may differ."""
-
-    moved: bool
-    shares: bool
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether the event can be dropped."""
-        return not (self.moved or self.shares)
-
-
-def node_change(old: Node | None, new: Node | None) -> NodeChange:
-    """Return what changes with a node that is added (old None), removed (new None) or updated."""
-    return NodeChange(moved=_location(old) != _location(new), shares=_weight(old) != _weight(new))
-
-
-def depends_on_shares(
-    strategy: Strategy, annotations: dict[str, str], *, settings: PlannerSettings
-) -> bool:
-    """Return whether a plan may change with the nodes even where no pod of the Service runs."""
-    if strategy.name in _SHARE_STRATEGIES:
-        return True
-    detects = (
-        settings.node_level_mode is not NodeLevelMode.MANUAL
-        or NODE_TOPOLOGY_ANNOTATION in annotations
-    )
-    return detects and may_overlay(strategy, settings)
-
-
 class NodeFacts:
     """The Cluster of the cached nodes, computed again only after a relevant change."""
 
@@ -172,14 +131,3 @@ class NodeFacts:
         if self._cluster is None:
             self._cluster = ClusterNodes.of(self._nodes.all(), weighted_zones=self._weighted_zones)
         return self._cluster
-
-
-def _location(node: Node | None) -> tuple[str, str] | None:
-    return None if node is None else (node.zone, node.region)
-
-
-def _weight(node: Node | None) -> tuple[str, str, object] | None:
-    """Return what a node adds to the CPU shares; None for one that is excluded."""
-    if node is None or not node.is_ready or node.is_excluded:
-        return None
-    return node.zone, node.region, node.status.allocatable.get("cpu")

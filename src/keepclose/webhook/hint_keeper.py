@@ -24,7 +24,6 @@ from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.workload import Node
-from keepclose.reconcile.caches import node_change
 from keepclose.reconcile.conditions import ConditionWriter
 from keepclose.reconcile.contention import ReapplyBackoff
 from keepclose.reconcile.dropped_fields import SliceGuard
@@ -37,6 +36,7 @@ from keepclose.routing.reasons import ReasonCode
 from keepclose.routing.strategy import Strategy, StrategyName
 from keepclose.runtime.workers import Result, Workers
 from keepclose.slices.changes import has_same_spec, is_managed_by
+from keepclose.slices.node_changes import node_change
 from keepclose.slices.packing import SlicePlan
 from keepclose.slices.service_planner import ServicePlan
 from keepclose.webhook.hint_writes import HintWriter, try_hints

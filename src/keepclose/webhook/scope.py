@@ -32,7 +32,7 @@ from keepclose.model.well_known import (
     TRAFFIC_DISTRIBUTION_ANNOTATION,
 )
 from keepclose.model.workload import Node
-from keepclose.reconcile.caches import Caches, NodeFacts, node_change
+from keepclose.reconcile.caches import Caches, NodeFacts
 from keepclose.routing.hint_facts import SliceFacts, slice_facts
 from keepclose.routing.node_level import EndpointOwner, controller_of
 from keepclose.routing.strategy import (
@@ -43,6 +43,7 @@ from keepclose.routing.strategy import (
     topology_annotation,
 )
 from keepclose.routing.traffic_shares import Shares
+from keepclose.slices.node_changes import node_change
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 if TYPE_CHECKING:
