@@ -210,17 +210,16 @@ def test_failures_beside_a_verdict(tmp_path: Path) -> None:
 
 
 def test_no_service_sets_the_field(tmp_path: Path) -> None:
-    """Where no Service has a preference, the output says so and how to set one."""
+    """Where no Service has a preference, the output says so and what finds out where one helps."""
     cluster = tmp_path / "cluster.yaml"
     kept = [line for line in CLUSTER.read_text().splitlines() if "trafficDistribution" not in line]
     cluster.write_text("\n".join(line for line in kept if "topology-mode" not in line))
     arguments = ("-f", str(cluster), "--flows", written(tmp_path, spread()))
     result = run(*arguments, "-n", "shop")
     assert result.exit_code == 3, result.output
-    patch = '{"spec":{"trafficDistribution":"PreferSameZone"}}'
     assert result.stdout.splitlines() == [
         "no Service sets trafficDistribution, so there is nothing to verify",
-        f"fix   kubectl patch service -n shop web -p '{patch}'",
+        "fix   keepclose plan   which Services would gain by it, and by how much",
     ]
     result = run("shop/web", *arguments)
     assert result.exit_code == 3

@@ -1,163 +1,183 @@
 """Which change of a Service, or which feature gate, is worth advising, found by a trial.
 
-A reason says why traffic is not close. Whether the obvious change helps depends on where the
-endpoints are: PreferSameZone on nine endpoints in one zone and one in another overloads that one.
-So each change is tried on the whole cluster, by the same plan and the same selections as the
-resolution itself, and advised only if it keeps more traffic close, no endpoint carries more than
-the busiest does now, and no connection fails that succeeds now. Every ready node is assumed to send
-the same amount.
+The one source of advice of `resolve`, `explain`, `verify` and `plan`. A reason says why traffic is
+not close. Whether the obvious change helps depends on where the endpoints are: PreferSameZone on
+nine endpoints in one zone and one in another overloads that one. So each change is tried on the
+whole cluster, by the same plan and the same selections as the resolution itself. It is advised only
+if more traffic stays close, no endpoint is raised above the bound of the Service, and no connection
+fails that succeeds now. The bound is that of Balanced: 20 % above the fair share, or what the
+Service's annotation says.
 
-A change never widens a traffic policy, never loses client addresses, and never affects endpoints
-that the Service's selector does not choose: an ExternalName, a headless Service or one without a
-selector gains nothing in the trial.
+A change never alters a traffic policy, so it never opens a Local policy or loses client addresses,
+and Services that belong to others are left alone, see `mechanism_changes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from msgspec.structs import replace
+import msgspec
 
-from keepclose.model.gates import FeatureGates, Gate
-from keepclose.model.service.types import Service
-from keepclose.model.well_known import (
-    NODE_TOPOLOGY_ANNOTATION,
-    PREFER_CLOSE,
-    PREFER_SAME_ZONE,
-    TRAFFIC_DISTRIBUTION_ANNOTATION,
+from keepclose.advise.mechanism_changes import (
+    Mechanism,
+    MechanismChange,
+    drop_topology_annotation,
+    enable_gate,
+    opt_into_node_level,
+    switch_to,
+    why_unadvisable,
 )
-from keepclose.routing.node_level import NodeLevelMode
-from keepclose.routing.port_endpoints import NodeView
+from keepclose.advise.routed_traffic import SHARE_ROUNDING, RoutedTraffic
+from keepclose.model.gates import Gate
+from keepclose.model.service.types import Service
+from keepclose.routing.balanced import BALANCED, read_balance_limits
 from keepclose.routing.reasons import Reason, ReasonCode
-from keepclose.routing.selection import Selection
-from keepclose.routing.strategy import topology_annotation
 from keepclose.slices.settings import PlannerSettings
 
-_MARGIN = 1e-9
+LEAST_GAIN: Final = 0.005
+"""The part of the traffic that a change must bring closer, so that a user sees an effect."""
+PREFERENCE: Final = (
+    Mechanism.SAME_ZONE,
+    Mechanism.BALANCED,
+    Mechanism.AUTO,
+    Mechanism.SUBSETTING,
+    Mechanism.SAME_NODE,
+)
+"""The mechanisms that may be advised; of several that keep as much in the zone the first one is."""
+_SAME_SHARE: Final = 0.005
+
+MeasureChange = Callable[[MechanismChange], RoutedTraffic]
+"""Returns where the traffic would go after a change."""
 
 
-class _Change(NamedTuple):
-    """A change to try: its command, and the Service and settings that result."""
+class Advice(msgspec.Struct, frozen=True):
+    """A change that was tried and helps without harm."""
 
-    command: str
-    service: Service
-    settings: PlannerSettings
+    change: MechanismChange
+    now: RoutedTraffic
+    then: RoutedTraffic
+
+    @property
+    def command(self) -> str:
+        """What the user runs or sets."""
+        return self.change.command
+
+    @property
+    def effect(self) -> str:
+        """What becomes of the traffic, in figures."""
+        return self.then.describe_change(self.now)
 
 
-class RoutedTraffic(NamedTuple):
-    """Where the traffic of one Service goes when every ready node sends one unit to each port."""
+def overload_bound(service: Service) -> float:
+    """Return the part above its fair share that an endpoint of the Service may carry."""
+    return read_balance_limits(service.metadata.annotations, BALANCED)[0].bound
 
-    sent: float
-    failed: float
-    in_zone: float
-    on_node: float
-    busiest: float
-    """The units that the busiest endpoint of any port gets."""
 
-    def is_better_than(self, other: RoutedTraffic) -> bool:
-        """Return whether more traffic is close and nothing is worse."""
-        gains = (
-            self.in_zone > other.in_zone + _MARGIN,
-            self.on_node > other.on_node + _MARGIN and self.in_zone > other.in_zone - _MARGIN,
+def find_harm(then: RoutedTraffic, now: RoutedTraffic, *, bound: float) -> str:
+    """Return what a change makes worse, "" if nothing."""
+    limit = max(1.0 + bound, now.busiest) * (1.0 + SHARE_ROUNDING)
+    if then.failed > now.failed + SHARE_ROUNDING:
+        return f"{100 * then.failed:.0f} % of the connections would fail"
+    if then.busiest > limit:
+        return (
+            f"the busiest endpoint would carry {then.busiest:.1f}x its fair share, "
+            f"beyond {1 + bound:.1f}x"
         )
-        harms = (
-            self.failed > other.failed + _MARGIN,
-            self.busiest > other.busiest * (1 + _MARGIN),
-        )
-        return any(gains) and not any(harms)
+    if then.in_zone < now.in_zone - SHARE_ROUNDING:
+        return "less traffic would stay in its zone"
+    return ""
 
 
-def measure_traffic(selections: Iterable[tuple[NodeView, str, Selection]]) -> RoutedTraffic:
-    """Return where the traffic goes; each item is a node, a port, and the node's selection for it.
+def helps(then: RoutedTraffic, now: RoutedTraffic, *, bound: float) -> bool:
+    """Return whether a change brings traffic closer and makes nothing worse."""
+    gains = then.in_zone >= now.in_zone + LEAST_GAIN or then.on_node >= now.on_node + LEAST_GAIN
+    return gains and not find_harm(then, now, bound=bound)
 
-    No nodes or no ports give zeros.
+
+def recommend(
+    service: Service,
+    settings: PlannerSettings,
+    *,
+    now: RoutedTraffic,
+    measure: MeasureChange,
+) -> Advice | None:
+    """Return the best mechanism to switch the Service to; None to leave it as it is.
+
+    It keeps clearly more traffic in its zone than now, which is what traffic between zones costs.
+    Mechanisms whose feature gates are off are not considered.
     """
-    sent = failed = in_zone = on_node = 0.0
-    loads: dict[tuple[str, str], float] = {}
-    for view, port, selection in selections:
-        sent += 1
-        endpoints = selection.internal.endpoints
-        if not endpoints:
-            failed += 1
+    if why_unadvisable(service) or now.in_zone > 1.0 - LEAST_GAIN:
+        return None
+    bound = overload_bound(service)
+    best: Advice | None = None
+    for mechanism in PREFERENCE:
+        change = switch_to(mechanism, service, settings)
+        if change is None:
             continue
-        weights = sum(endpoint.weight for endpoint in endpoints)
-        for endpoint in endpoints:
-            part = endpoint.weight / weights
-            loads[port, endpoint.key] = loads.get((port, endpoint.key), 0.0) + part
-            in_zone += part if view.zone and endpoint.zone == view.zone else 0.0
-            on_node += part if endpoint.node_name == view.name else 0.0
-    return RoutedTraffic(sent, failed, in_zone, on_node, max(loads.values(), default=0.0))
+        then = measure(change)
+        if then.in_zone < now.in_zone + LEAST_GAIN or not helps(then, now, bound=bound):
+            continue
+        if best is None or then.in_zone > best.then.in_zone + _SAME_SHARE:
+            best = Advice(change, now, then)
+    return best
 
 
-def find_changes(
-    service: Service, reasons: Iterable[Reason], settings: PlannerSettings
-) -> Mapping[Reason, _Change]:
-    """Return the untried change that may help against each reason; most reasons have none."""
-    changes: dict[Reason, _Change] = {}
+def find_advice(
+    service: Service,
+    reasons: Iterable[Reason],
+    settings: PlannerSettings,
+    *,
+    now: Callable[[], RoutedTraffic],
+    measure: MeasureChange,
+) -> dict[Reason, Advice]:
+    """Return what helps against each reason; most reasons have nothing.
+
+    `now` is asked only if there is something to try.
+    """
+    if why_unadvisable(service):
+        return {}
+    advised: dict[Reason, Advice] = {}
     for reason in reasons:
-        change = _change_for(service, reason, settings)
-        if change is not None:
-            changes[reason] = change
-    return changes
+        advice = _advise_against(reason, service, settings, now, measure)
+        if advice is not None:
+            advised[reason] = advice
+    return advised
 
 
-def _change_for(service: Service, reason: Reason, settings: PlannerSettings) -> _Change | None:
+def _advise_against(
+    reason: Reason,
+    service: Service,
+    settings: PlannerSettings,
+    now: Callable[[], RoutedTraffic],
+    measure: MeasureChange,
+) -> Advice | None:
+    change: MechanismChange | None = None
+    is_of_service = reason.subject == f"Service {service.key}"
     match reason.code:
         case ReasonCode.NOTHING_ASKED:
-            return _prefer_zone(service, settings)
-        case ReasonCode.VALUE_NOT_SUPPORTED if reason.subject == f"Service {service.key}":
-            return _prefer_zone(service, settings)
-        case ReasonCode.OVERRIDDEN if reason.subject == f"Service {service.key}":
-            return _drop_topology_annotation(service, settings)
+            return recommend(service, settings, now=now(), measure=measure)
+        case ReasonCode.VALUE_NOT_SUPPORTED if is_of_service:
+            return recommend(service, settings, now=now(), measure=measure)
+        case ReasonCode.OVERRIDDEN if is_of_service:
+            change = drop_topology_annotation(service, settings)
         case ReasonCode.GATE_OFF:
-            return _enable_gate(service, reason, settings)
+            change = _enable_gate_of(reason, service, settings)
         case ReasonCode.NOT_OPTED_IN:
-            value = "Enabled" if settings.node_level_mode is NodeLevelMode.MANUAL else "Auto"
-            return _annotate(service, NODE_TOPOLOGY_ANNOTATION, value, settings)
+            change = opt_into_node_level(service, settings)
         case _:
-            return None
-
-
-def _prefer_zone(service: Service, settings: PlannerSettings) -> _Change | None:
-    gates = settings.gates
-    if not gates.on(Gate.SERVICE_TRAFFIC_DISTRIBUTION):
+            pass
+    if change is None:
         return None
-    has_newer_values = gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)
-    value = PREFER_SAME_ZONE if has_newer_values else PREFER_CLOSE
-    if TRAFFIC_DISTRIBUTION_ANNOTATION in service.metadata.annotations:
-        # The annotation wins over the field, so the field alone would change nothing.
-        return _annotate(service, TRAFFIC_DISTRIBUTION_ANNOTATION, value, settings)
-    patch = f'{{"spec":{{"trafficDistribution":"{value}"}}}}'
-    command = f"kubectl patch service {_kubectl_target(service)} -p '{patch}'"
-    changed = replace(service, spec=replace(service.spec, traffic_distribution=value))
-    return _Change(command, changed, settings)
+    present, then = now(), measure(change)
+    is_helpful = helps(then, present, bound=overload_bound(service))
+    return Advice(change, present, then) if is_helpful else None
 
 
-def _drop_topology_annotation(service: Service, settings: PlannerSettings) -> _Change | None:
-    key, value = topology_annotation(service)
-    if value is None:
-        return None
-    command = f"kubectl annotate service {_kubectl_target(service)} {key}-"
-    kept = {name: text for name, text in service.metadata.annotations.items() if name != key}
-    changed = replace(service, metadata=replace(service.metadata, annotations=kept))
-    return _Change(command, changed, settings)
-
-
-def _enable_gate(service: Service, reason: Reason, settings: PlannerSettings) -> _Change | None:
+def _enable_gate_of(
+    reason: Reason, service: Service, settings: PlannerSettings
+) -> MechanismChange | None:
     for gate in Gate:
         if reason.subject == f"FeatureGate {gate}":
-            gates: FeatureGates = settings.gates.with_gates(gate)
-            return _Change(f"--feature-gates {gate}=true", service, replace(settings, gates=gates))
+            return enable_gate(service, gate, settings)
     return None
-
-
-def _annotate(service: Service, key: str, value: str, settings: PlannerSettings) -> _Change:
-    command = f"kubectl annotate service {_kubectl_target(service)} --overwrite {key}={value}"
-    annotations = {**service.metadata.annotations, key: value}
-    changed = replace(service, metadata=replace(service.metadata, annotations=annotations))
-    return _Change(command, changed, settings)
-
-
-def _kubectl_target(service: Service) -> str:
-    return f"-n {service.metadata.namespace} {service.metadata.name}"

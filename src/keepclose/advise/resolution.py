@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import cache
 
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.advise.advice import RoutedTraffic, find_changes, measure_traffic
+from keepclose.advise.advice import find_advice, overload_bound
+from keepclose.advise.clients import ClientNodes
 from keepclose.advise.inventory import Inventory, adopt, pods_in_slices
+from keepclose.advise.mechanism_changes import OVERRIDES, MechanismChange
+from keepclose.advise.routed_traffic import PortWithEndpoints, RoutedTraffic, measure_traffic
 from keepclose.model.endpointslice.types import EndpointSlice
-from keepclose.model.gates import Gate
+from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition, NamespacedName
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import (
     MANAGED_BY_LABEL,
     MIRRORING_CONTROLLER,
     PROXY_NAME_LABEL,
-    SUBSETTING_ANNOTATION,
-    TOPOLOGY_HINTS_ANNOTATION,
-    TOPOLOGY_MODE_ANNOTATION,
 )
 from keepclose.model.workload import Pod
-from keepclose.routing.port_endpoints import (
-    NodeView,
-    PortEndpoint,
-    collect_endpoints,
-    labels_by_node,
-)
+from keepclose.routing.port_endpoints import NodeView, collect_endpoints, labels_by_node
 from keepclose.routing.reasons import NO_EFFECT_CODES, Reason, ReasonCode, TopologyEvent
 from keepclose.routing.selection import Selection, select
 from keepclose.routing.service_ports import RoutedPort, routed_ports
@@ -44,7 +40,6 @@ from keepclose.slices.slice_metadata import address_types
 
 DUMP_COMMAND = "kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml"
 """The command that dumps all objects that a resolution needs."""
-_OVERRIDES = (SUBSETTING_ANNOTATION, TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_MODE_ANNOTATION)
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -88,7 +83,7 @@ def resolve_services(
     cluster = ClusterNodes.of(inventory.nodes)
     nodes, labels = inventory.nodes, labels_by_node(inventory.nodes)
     views = [NodeView.of(each, labels) for each in nodes if node in (None, each.name)]
-    senders = [NodeView.of(each, labels) for each in nodes if each.is_ready]
+    senders = ClientNodes(NodeView.of(each, labels) for each in nodes if each.is_ready)
     return tuple(
         _resolve_service(each, inventory, cluster, settings=settings, views=views, senders=senders)
         for each in inventory.services
@@ -103,7 +98,7 @@ def _resolve_service(
     *,
     settings: PlannerSettings,
     views: list[NodeView],
-    senders: list[NodeView],
+    senders: ClientNodes,
 ) -> ResolvedService:
     planned = plan_slices(service, inventory, cluster, settings)
     planned = advise_changes(planned, inventory, cluster, settings=settings, senders=senders)
@@ -116,25 +111,43 @@ def advise_changes(
     cluster: ClusterNodes,
     *,
     settings: PlannerSettings,
-    senders: list[NodeView],
+    senders: Iterable[NodeView] | ClientNodes,
 ) -> ResolvedService:
-    """Return the result with the command of every change that helps without harm.
+    """Return the result with the command of every change that helps without harm, and its effect.
 
-    `senders` are the nodes that clients run on, whichever nodes the result is about.
+    The command replaces the `fix` of the reason that it helps against, and `effect` of the reason
+    says what becomes of the traffic. `senders` are the nodes that clients run on, whichever nodes
+    the result is about; each sends the same amount, unless `ClientNodes` weigh them. Changes are
+    tried from the planned slices on, as in a cluster whose controller has written them.
     """
     reasons = (*planned.strategy.reasons, *planned.reasons)
-    changes = find_changes(planned.service, reasons, settings)
-    if not changes:
+    clients = senders if isinstance(senders, ClientNodes) else ClientNodes(senders)
+    bound = overload_bound(planned.service)
+    written = replace(inventory, slices={planned.service.key: planned.slices})
+
+    def measure(change: MechanismChange) -> RoutedTraffic:
+        trial = plan_slices(change.service, written, cluster, change.settings)
+        return measure_slices(
+            change.service, trial.slices, clients, gates=change.settings.gates, bound=bound
+        )
+
+    @cache
+    def now() -> RoutedTraffic:
+        return measure_slices(
+            planned.service, planned.slices, clients, gates=settings.gates, bound=bound
+        )
+
+    advice = find_advice(planned.service, reasons, settings, now=now, measure=measure)
+    if not advice:
         return planned
-    now = _measure(planned, senders, settings)
-    commands: dict[Reason, str] = {}
-    for reason, change in changes.items():
-        trial = plan_slices(change.service, inventory, cluster, change.settings)
-        if _measure(trial, senders, change.settings).is_better_than(now):
-            commands[reason] = change.command
 
     def advised(untried: tuple[Reason, ...]) -> tuple[Reason, ...]:
-        return tuple(replace(reason, fix=commands.get(reason, reason.fix)) for reason in untried)
+        return tuple(
+            replace(reason, fix=advice[reason].command, effect=advice[reason].effect)
+            if reason in advice
+            else reason
+            for reason in untried
+        )
 
     return replace(
         planned,
@@ -143,13 +156,17 @@ def advise_changes(
     )
 
 
-def _measure(
-    planned: ResolvedService, senders: list[NodeView], settings: PlannerSettings
+def measure_slices(
+    service: Service,
+    slices: Iterable[EndpointSlice],
+    clients: ClientNodes,
+    *,
+    gates: FeatureGates,
+    bound: float,
 ) -> RoutedTraffic:
-    routed = _route(planned.service, planned.slices, senders, settings)
-    return measure_traffic(
-        (view, port.title, port.selection) for view in senders for port in routed[view.name]
-    )
+    """Return where the traffic of a Service with these slices goes, see `measure_traffic`."""
+    ports = _ports_with_endpoints(service, slices, gates)
+    return measure_traffic(ports, clients, gates=gates, bound=bound)
 
 
 def plan_slices(
@@ -226,7 +243,7 @@ def plan_as_asked(
     changed, service = replace(settings, gates=gates), planned.service
     if any(reason.code is ReasonCode.OVERRIDDEN for reason in reasons):
         kept = {
-            key: text for key, text in service.metadata.annotations.items() if key not in _OVERRIDES
+            key: text for key, text in service.metadata.annotations.items() if key not in OVERRIDES
         }
         service = replace(
             service,
@@ -301,18 +318,8 @@ def _route(
     views: list[NodeView],
     settings: PlannerSettings,
 ) -> dict[str, tuple[ResolvedPort, ...]]:
-    if PROXY_NAME_LABEL in service.metadata.labels:
-        # Another proxy serves this Service; ours ignores it.
-        return {view.name: () for view in views}
     gates = settings.gates
-    ports: list[tuple[RoutedPort, str, tuple[PortEndpoint, ...]]] = []
-    listed = tuple(slices)
-    for family in address_types(service):
-        endpoints_by_port = collect_endpoints(listed, family, gates=gates)
-        ports.extend(
-            (port, family, endpoints_by_port.get(port.key, ()))
-            for port in routed_ports(service, family, gates=gates, assume_allocated=True)
-        )
+    ports = _ports_with_endpoints(service, slices, gates)
     return {
         view.name: tuple(
             ResolvedPort(port, family, select(port, endpoints, node=view, gates=gates))
@@ -320,6 +327,23 @@ def _route(
         )
         for view in views
     }
+
+
+def _ports_with_endpoints(
+    service: Service, slices: Iterable[EndpointSlice], gates: FeatureGates
+) -> list[PortWithEndpoints]:
+    """Return the ports that nodes route; none if another proxy serves the Service."""
+    if PROXY_NAME_LABEL in service.metadata.labels:
+        return []
+    listed = tuple(slices)
+    ports: list[PortWithEndpoints] = []
+    for family in address_types(service):
+        endpoints_by_port = collect_endpoints(listed, family, gates=gates)
+        ports.extend(
+            PortWithEndpoints(port, family, endpoints_by_port.get(port.key, ()))
+            for port in routed_ports(service, family, gates=gates, assume_allocated=True)
+        )
+    return ports
 
 
 def _with_names(

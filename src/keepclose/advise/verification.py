@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.accounting.flow_table import NO_ZONE, FlowCounts, FlowKey, FlowTable, is_zone
+from keepclose.advise.clients import ClientNodes
 from keepclose.advise.data_plane_causes import (
     UnexpectedZone,
     explain_data_plane,
@@ -155,7 +156,7 @@ def verify_services(
     cluster = ClusterNodes.of(inventory.nodes)
     labels = labels_by_node(inventory.nodes)
     views = [NodeView.of(node, labels) for node in inventory.nodes]
-    senders = [NodeView.of(node, labels) for node in inventory.nodes if node.is_ready]
+    senders = ClientNodes(NodeView.of(node, labels) for node in inventory.nodes if node.is_ready)
     acknowledged = tuple(acknowledgements)
     by_service: dict[tuple[str, str], list[tuple[FlowKey, FlowCounts]]] = {}
     for key, counts in flows:

@@ -168,6 +168,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     subject: str = ""
     fix: str = ""
+    effect: str = ""
+    """What the fix does to the traffic, such as "in zone 33 -> 100 %", if it was tried."""
 
 
 class TopologyEvent(msgspec.Struct, frozen=True):

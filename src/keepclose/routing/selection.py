@@ -22,13 +22,19 @@ import msgspec
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.well_known import (
     EXTERNAL_POLICY_ANNOTATION,
+    HOSTNAME_LABEL,
     INTERNAL_POLICY_ANNOTATION,
 )
 from keepclose.routing.hint_facts import count_ready
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.service_ports import RoutedPort, TrafficPolicy
-from keepclose.routing.topology import ClusterChoice, RoutingMode, choose_cluster_endpoints
+from keepclose.routing.topology import (
+    ClusterChoice,
+    RoutingMode,
+    choose_cluster_endpoints,
+    needs_node_labels,
+)
 
 PREFER_LOCAL_MAY_USE_TERMINATING: Final = False
 """Whether PreferLocal prefers a terminating endpoint on this node to a ready one elsewhere.
@@ -137,6 +143,31 @@ def _count_local(local: LocalEndpoints, node: NodeView) -> str:
             "as none there is ready"
         )
     return f"{count_ready(count)} on node {node.name}"
+
+
+def find_distinguished_nodes(
+    port: RoutedPort, endpoints: Sequence[PortEndpoint]
+) -> frozenset[str] | None:
+    """Return the names of nodes for which `select` may differ from others of their zone and region.
+
+    All other nodes of one zone and region get the same endpoints, so one selection serves them all.
+    None if labels of nodes count besides zone and region: then every node may differ.
+    """
+    if needs_node_labels(port.topology_keys):
+        return None
+    names: set[str] = set()
+    policies = (port.internal_policy, port.external_policy)
+    if (
+        port.node_level
+        or HOSTNAME_LABEL in port.topology_keys
+        or any(policy in _LOCAL_POLICIES for policy in policies)
+    ):
+        names.update([endpoint.node_name for endpoint in endpoints])
+    if port.honours_hints:
+        for endpoint in endpoints:
+            names.update(endpoint.node_hints)
+    names.discard("")
+    return frozenset(names)
 
 
 class PacketVerdict(StrEnum):

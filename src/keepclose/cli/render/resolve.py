@@ -51,11 +51,13 @@ def print_services(
         if number:
             console.print()
         _print_trimmed(console, _block(service, zones))
-        for position, fix in enumerate(_fixes(service)):
+        for position, (fix, effect) in enumerate(_fixes(service).items()):
             # Never wrapped: a command that is broken into lines cannot be copied.
             label = "fix" if position == 0 else ""
             line = Line.assemble((f"  {label:<{LABEL_WIDTH}}  ", "dim"), (fix, "green"))
             console.print(line, soft_wrap=True)
+            if effect:
+                console.print(Line.assemble((f"  {'then':<{LABEL_WIDTH}}  ", "dim"), effect))
 
 
 def _service(resolved: ResolvedService) -> dict[str, Any]:
@@ -115,6 +117,7 @@ def _reason(reason: Reason) -> dict[str, str]:
         "message": reason.message,
         "subject": reason.subject,
         "fix": reason.fix,
+        "effect": reason.effect,
     }
 
 
@@ -261,10 +264,10 @@ def _explanation(resolved: ResolvedService) -> RenderableType:
     return lines
 
 
-def _fixes(resolved: ResolvedService) -> list[str]:
-    """Return the commands that would fix the Service's routing, each once."""
-    fixes = dict.fromkeys(reason.fix for reason, _ in _reasons(resolved) if reason.fix)
-    return list(fixes)[:SHOWN_REASONS]
+def _fixes(resolved: ResolvedService) -> dict[str, str]:
+    """Return the commands that would fix the Service's routing, each with its effect if known."""
+    fixes = {reason.fix: reason.effect for reason, _ in _reasons(resolved) if reason.fix}
+    return dict(list(fixes.items())[:SHOWN_REASONS])
 
 
 def _reasons(resolved: ResolvedService) -> list[tuple[Reason, int]]:

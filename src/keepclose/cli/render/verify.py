@@ -8,7 +8,6 @@ blanks, and colour is never the only sign.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from shlex import quote
 from textwrap import wrap
 from typing import Final
 
@@ -160,10 +159,13 @@ def _rest(answer: Sequence[VerifiedPort], *, shows_all: bool) -> Iterable[Line]:
         return
     plain = [each for each in answer if each.verdict is TrafficVerdict.NO_PREFERENCE]
     if plain and len(plain) == len(answer):
-        patch = """-p '{"spec":{"trafficDistribution":"PreferSameZone"}}'"""
         yield Line("no Service sets trafficDistribution, so there is nothing to verify")
-        name = f"-n {quote(plain[0].namespace)} {quote(plain[0].service)}"
-        yield Line.assemble(("fix   ", "dim"), (f"kubectl patch service {name} {patch}", "green"))
+        # NB: a patch may overload endpoints, so it is advised only where it was tried.
+        yield Line.assemble(
+            ("fix   ", "dim"),
+            ("keepclose plan", "green"),
+            "   which Services would gain by it, and by how much",
+        )
         return
     unused = sum(each.verdict is TrafficVerdict.NO_TRAFFIC for each in answer)
     phrases = ((unused, "without traffic"), (len(plain), "without trafficDistribution"))
