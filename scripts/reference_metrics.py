@@ -22,7 +22,7 @@ from keepclose.apiserver.storage.store import Store
 from keepclose.controller.metrics import ControllerMetrics
 from keepclose.demand.reader import DemandMetrics, DemandReader
 from keepclose.demand.settings import DemandOptions, DemandOrigin
-from keepclose.demand.sources import FileSource
+from keepclose.demand.file_source import FileSource
 from keepclose.demand.store import DemandStore
 from keepclose.flows.metrics import AgentCounts, FlowMetrics
 from keepclose.kube.clock import SystemClock

@@ -1,6 +1,6 @@
 """Check the layout of the code: `python scripts/rooms.py`, part of `make check`.
 
-No folder holds more than 22 modules, the package at most 482; a public name is defined in one
+No folder holds more than 22 modules, the package at most 620; a public name is defined in one
 module, with at most 20 exceptions; sentences name the component that acts.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 SOURCE: Final = Path(__file__).parents[1] / "src" / "keepclose"
-MAX_MODULES: Final = 482
+MAX_MODULES: Final = 620
 MAX_IN_A_FOLDER: Final = 22
 MAX_DOUBLE_NAMES: Final = 20
 _VAGUE: Final = re.compile(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keepclose.cli.render.screen import Line
     from keepclose.proxy.status import PortStatus, ProxyStatus, ServiceReport
 
-MAX_BYTES: Final = 256 << 20
+MAX_STATUS_BYTES: Final = 256 << 20
 """The largest answer that is read; the answer about 10,000 Services has a tenth of it."""
 _SHOWN_ADDRESSES: Final = 6
 _MODES: Final = {
@@ -91,7 +91,9 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
     host, port = read_address("--metrics-address", address)
     try:
         connection = HTTPConnection(host, port, timeout=30)
-        status, body = get_bounded(connection, f"/debug/services.json?{query}", {}, most=MAX_BYTES)
+        status, body = get_bounded(
+            connection, f"/debug/services.json?{query}", {}, most=MAX_STATUS_BYTES
+        )
     except (OSError, ValueError, HTTPException) as error:
         fail(
             f"no proxy answers at {address}: {error}; run this on a node where keepclose proxy "
@@ -100,8 +102,8 @@ def _fetch(address: str, namespace: str, service: str) -> bytes:
         )
     if status != 200:
         _fail_foreign(address, f"status {status}")
-    if len(body) > MAX_BYTES:
-        _fail_foreign(address, f"more than {MAX_BYTES >> 20} MiB")
+    if len(body) > MAX_STATUS_BYTES:
+        _fail_foreign(address, f"more than {MAX_STATUS_BYTES >> 20} MiB")
     return body
 
 
