@@ -20,9 +20,9 @@ from keepclose.apiserver.metrics import ServerMetrics
 from keepclose.apiserver.serving.http_messages import ConnectionLimits
 from keepclose.apiserver.storage.store import Store
 from keepclose.controller.metrics import ControllerMetrics
+from keepclose.demand.file_source import FileSource
 from keepclose.demand.reader import DemandMetrics, DemandReader
 from keepclose.demand.settings import DemandOptions, DemandOrigin
-from keepclose.demand.file_source import FileSource
 from keepclose.demand.store import DemandStore
 from keepclose.flows.metrics import AgentCounts, FlowMetrics
 from keepclose.kube.clock import SystemClock

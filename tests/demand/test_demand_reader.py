@@ -208,6 +208,21 @@ def test_a_change_that_was_read_before_is_still_reported() -> None:
     assert store.advance([WEB]) == []
 
 
+def test_a_first_reading_of_a_moment_counts_and_is_soon_outweighed() -> None:
+    """After a restart the few connections of five seconds are better than CPU, but not for long."""
+    now = [1000.0]
+    store = DemandStore(
+        DemandSettings(interval_s=0.0), source="test", by_cpu=lambda: THIRDS, now=lambda: now[0]
+    )
+    store.receive(DemandReading({WEB: {"a": 1.0, "b": 0.0, "c": 1.0}}, period_s=5.0))
+    assert store.shares_of(builders.service()).by_zone == {"a": 0.5, "b": 0.0, "c": 0.5}
+    now[0] += 30.0
+    store.receive(DemandReading({WEB: {"a": 1.4, "b": 0.4, "c": 0.2}}, period_s=30.0))
+    assert store.advance([WEB]) == [WEB]
+    after = store.shares_of(builders.service()).by_zone
+    assert after == pytest.approx({"a": 0.676, "b": 0.176, "c": 0.148}, abs=1e-3)
+
+
 async def test_metrics_say_what_the_shares_come_from() -> None:
     """Services by source, the age of the last reading, and errors are on the page."""
     async with running() as bed:

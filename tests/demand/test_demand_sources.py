@@ -108,6 +108,7 @@ async def test_the_first_reading_of_agents_is_the_difference_of_two() -> None:
     reading = await task
     assert reading.rates == {WEB: {"zone-a": 7.0, "zone-b": 2.0, "zone-c": 1.0}}
     assert reading.notes == ()
+    assert reading.period_s == pytest.approx(5.0)
 
 
 async def test_an_agent_that_began_again_counts_from_there() -> None:

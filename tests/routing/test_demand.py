@@ -385,6 +385,21 @@ def test_constant_demand_with_noise_inside_the_dead_band_never_oscillates(
     assert [decision.has_changed for decision in decisions] == [True] + [False] * (len(noise) - 1)
 
 
+@pytest.mark.parametrize("period", [0.0, 5.0, 30.0, 600.0, math.inf])
+def test_samples_weigh_as_much_as_was_counted_for_them(period: float) -> None:
+    """The smoothed rate is the mean of all that was counted, the latest by half in a half-life."""
+    half_life = SETTINGS.half_life_s
+    state = DemandState()
+    for number, rate in enumerate((90.0, 10.0, 40.0)):
+        at = 30.0 * number
+        sample = DemandSample(at, {"a": rate}, period_s=period)
+        state = decide_demand(state, sample, now=at, by_cpu=THIRDS, settings=SETTINGS).state
+    parts = [(90.0, 60.0, 60.0 + period), (10.0, 30.0, 60.0), (40.0, 0.0, 30.0)]
+    weights = [0.5 ** (end / half_life) - 0.5 ** (start / half_life) for _, end, start in parts]
+    mean = sum(rate * weight for (rate, _, _), weight in zip(parts, weights, strict=True))
+    assert state.rates["a"].rate == pytest.approx(mean / sum(weights))
+
+
 @pytest.mark.parametrize("phase", range(0, 120, 10))
 def test_the_defaults_follow_a_step_within_three_minutes(phase: int) -> None:
     """Four fifths of a step are planned 180 s after it, with at most three changes in all."""

@@ -11,6 +11,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from math import inf
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import SplitResult, urlencode
 
@@ -77,6 +78,8 @@ class DemandReading(NamedTuple):
     notes: tuple[str, ...] = ()
     rejected: Mapping[NamespacedName, str] = {}
     """Why the rates of a Service could not be read, which are not among `rates`."""
+    period_s: float = inf
+    """How long was counted for them; infinite where the source has seen to that."""
 
 
 class DemandSource(Protocol):
@@ -95,6 +98,8 @@ class _Agent:
         self.rates: ServiceRates = {}
         self.at: float | None = None
         """When it last had rates, by our clock."""
+        self.period_s = inf
+        """How long it counted for them."""
 
 
 class AgentSource:
@@ -142,7 +147,13 @@ class AgentSource:
         if len(notes) > _SHOWN:
             notes[_SHOWN:] = [f"and {len(notes) - _SHOWN:,} more agents do not answer"]
         notes += [make_plain(note, most=_NOTE_LENGTH) for note in others[:_SHOWN]]
-        return DemandReading(total, age_s=self._find_age(), notes=tuple(notes))
+        periods = [agent.period_s for agent in self._agents.values() if self._is_fresh(agent)]
+        return DemandReading(
+            total,
+            age_s=self._find_age(),
+            notes=tuple(notes),
+            period_s=min(periods, default=inf),
+        )
 
     def _find_age(self) -> float:
         """Return the age of the newest rates of the zone whose agents are silent for longest."""
@@ -206,6 +217,7 @@ class AgentSource:
             # NB: an agent that counts no more of a zone has measured that it sends nothing.
             agent.rates = rates_of_flows(later, measure=self._measure, counted=table)
             agent.at = self._clock.monotonic()
+            agent.period_s = later.seconds
 
     def _is_fresh(self, agent: _Agent) -> bool:
         return agent.at is not None and self._clock.monotonic() - agent.at <= self._kept_s

@@ -149,7 +149,10 @@ class DemandStore:
         rates = self._reading.rates.get(key)
         if rates is None:
             return None
-        return DemandSample(self._received_at, rates, age_s=self._reading.age_s)
+        reading = self._reading
+        return DemandSample(
+            self._received_at, rates, age_s=reading.age_s, period_s=reading.period_s
+        )
 
     def _decide(
         self, state: DemandState, sample: DemandSample | None, by_cpu: Shares

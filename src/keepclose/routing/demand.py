@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite
 from typing import Final
 
 import msgspec
@@ -58,6 +58,8 @@ class DemandSample(msgspec.Struct, frozen=True):
     age_s: float = 0.0
     error: str = ""
     """Why the source could not read the rates of this Service; "" if it could."""
+    period_s: float = inf
+    """How long was counted for these rates; infinite where they tell no chance by themselves."""
 
 
 class DemandBasis(StrEnum):
@@ -85,6 +87,8 @@ class DemandState(msgspec.Struct, frozen=True):
     """The time of the last sample that was used; None before the first."""
     measured_at: float | None = None
     """When that was measured."""
+    counted_s: float = 0.0
+    """How long was counted for the rates, in all samples together."""
     planned: Mapping[str, float] = {}
     """The measured shares in use; empty while CPU counts."""
     planned_at: float | None = None
@@ -198,9 +202,13 @@ def _use_sample(
     at = min(sample.at, now)
     if state.at is not None and at < state.at:
         return state
-    weight = 1.0
+    half_life_s = max(settings.half_life_s, 1e-9)
+    counted_s, weight = max(0.0, sample.period_s), 1.0
     if state.at is not None:
-        weight -= 0.5 ** ((at - state.at) / max(settings.half_life_s, 1e-9))
+        counted_s = state.counted_s + at - state.at
+        # NB: a first sample that was counted for a moment must not outweigh those after it.
+        known = 1.0 - 0.5 ** (counted_s / half_life_s)
+        weight = (1.0 - 0.5 ** ((at - state.at) / half_life_s)) / known if known > 0.0 else 0.0
     rates: dict[str, ZoneRate] = {}
     for zone in zones:
         earlier, new = state.rates.get(zone), sample.rates.get(zone)
@@ -218,7 +226,13 @@ def _use_sample(
     shown = tuple([make_plain(zone, most=_SHOWN_ZONE) for zone in unknown])
     measured_at = at - max(0.0, sample.age_s)
     return replace(
-        state, rates=rates, at=at, measured_at=measured_at, unknown_zones=shown, rejected=""
+        state,
+        rates=rates,
+        at=at,
+        measured_at=measured_at,
+        counted_s=counted_s,
+        unknown_zones=shown,
+        rejected="",
     )
 
 
