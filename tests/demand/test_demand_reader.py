@@ -123,6 +123,21 @@ async def test_a_source_that_fails_leaves_the_shares_until_they_are_stale() -> N
         assert bed.store.count_by_basis() == {DemandBasis.STALE: 1}
 
 
+async def test_an_outage_that_ends_in_time_changes_nothing() -> None:
+    """The source is asked in each period, so that its return is seen before shares are stale."""
+    async with running() as bed:
+        bed.source.measure(**STEP)
+        await bed.clock.advance(0.0)
+        assert bed.shares()["a"] == 0.7
+        bed.source.answer = DemandReadError("http://p:9090 answers status 503")
+        await bed.clock.advance(260.0)
+        assert bed.reader.errors == 8
+        bed.source.measure(**STEP)
+        await bed.clock.advance(600.0)
+        assert bed.changed == []
+        assert bed.store.count_by_basis() == {DemandBasis.MEASURED: 1}
+
+
 @pytest.mark.parametrize(
     "error", [DemandReadError("gone"), RuntimeError("a bug"), RecursionError(), None]
 )

@@ -1,7 +1,8 @@
 """Reads a source of demand again and again, beside the syncs of a program, and counts for metrics.
 
 A reading that fails changes nothing: the shares stay until they are stale. Failures are logged once
-each, with a growing wait between attempts. Whatever a source answers, the loop goes on.
+each. Once the last reading is stale, the wait between attempts grows. Whatever a source answers,
+the loop goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ START_WITHIN_S: Final = 10.0
 DEMAND_PAUSE_S: Final = 60.0
 """After a defect in the loop; syncs go on meanwhile."""
 _MOST_PERIODS: Final = 8.0
-"""The longest wait after failures, in periods."""
+"""The longest wait between attempts, in periods."""
 _AT_ONCE: Final = 200
 """How many Services are decided before other work gets its turn."""
 _log = structlog.get_logger(__name__)
@@ -61,7 +62,7 @@ class DemandReader:
                 reading = await self._read()
                 if reading is not None:
                     self.store.receive(reading)
-                wait_s = self._period_s * min(2.0 ** min(self._failures, 10), _MOST_PERIODS)
+                wait_s = self._period_s * self._count_periods()
             # NB: also between attempts, because shares become stale with time.
             await self._advance(on_changed)
             self._first.set()
@@ -75,6 +76,14 @@ class DemandReader:
         """
         with suppress(TimeoutError):
             await self._clock.wait_for(self._first.wait(), START_WITHIN_S)
+
+    def _count_periods(self) -> float:
+        """Return the periods until the next reading."""
+        # NB: an outage that ends before the last reading is stale must change no shares, so its end
+        # must be seen by then.
+        if not self.store.is_stale:
+            return 1.0
+        return min(2.0 ** min(self._failures, 10), _MOST_PERIODS)
 
     async def _advance(self, on_changed: Callable[[NamespacedName], None]) -> None:
         keys = self.store.keys

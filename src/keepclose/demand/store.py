@@ -77,6 +77,11 @@ class DemandStore:
         """How long ago the last reading was measured; infinite before the first."""
         return self._now() - self._received_at + self._reading.age_s
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the last reading is too old to plan with, or there was none."""
+        return self.age_s > self._settings.stale_after_s
+
     def count_by_basis(self) -> Counter[DemandBasis]:
         """Return how many tracked Services have shares from which basis."""
         return Counter(tracked.basis for tracked in self._tracked.values())
