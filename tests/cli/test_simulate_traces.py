@@ -53,6 +53,19 @@ def test_all_traces_in_tables_of_80_columns() -> None:
     assert lines[-2].endswith("which they left at most 5 min before")
 
 
+def test_a_file_may_have_parts_of_the_whole() -> None:
+    """The unit of a file is not known, so no rate of it is too little to count."""
+    rows = "time,zone-a,zone-b\n0,{0},{0}\n10m,{1},{0}\n20m,{0},{0}\n"
+    parts, rates = rows.format("0.2", "0.6"), rows.format("200", "600")
+    (by_parts,), (by_rates,) = (
+        answer("--trace", "-", "--mechanism", "balanced-demand", stdin=text)["traces"]
+        for text in (parts, rates)
+    )
+    (few,), (many,) = by_parts["mechanisms"], by_rates["mechanisms"]
+    assert few["rehinted"] == many["rehinted"] > 0
+    assert few["overload_minutes"] == many["overload_minutes"]
+
+
 def test_a_narrow_terminal_cuts_no_figure() -> None:
     """The table keeps its width; the terminal wraps its lines."""
     arguments = ("--trace", "step", "--mechanism", "auto,limit")

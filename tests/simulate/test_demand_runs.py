@@ -93,6 +93,22 @@ def test_constant_demand_changes_nothing(
     assert len({(step.in_zone, step.overload) for step in result.steps}) == 1
 
 
+@pytest.mark.parametrize("unit", [1e-6, 0.01, 1e6])
+def test_the_unit_of_a_trace_changes_nothing(unit: float) -> None:
+    """Rates may be in any unit, such as parts of the whole."""
+    phases = ((20, (30.0, 30.0, 40.0)), (40, (70.0, 20.0, 10.0)))
+    want = run("balanced-demand", trace_of(*phases))
+    assert want.rehinted > 0
+    other = run(
+        "balanced-demand",
+        trace_of(*((count, tuple(unit * rate for rate in rates)) for count, rates in phases)),
+    )
+    assert [(step.written, step.rehinted) for step in other.steps] == [
+        (step.written, step.rehinted) for step in want.steps
+    ]
+    assert other.in_zone == pytest.approx(want.in_zone)
+
+
 def _names(slices: Sequence[EndpointSlice]) -> set[str]:
     return {endpoint_slice.metadata.name for endpoint_slice in slices}
 
@@ -179,7 +195,7 @@ def test_a_controller_writes_the_same(
             ),
             now=30.0 * number,
             by_cpu=cluster.shares,
-            settings=DemandSettings(),
+            settings=RunOptions().demand,
         )
         state, before_step = decision.state, step
         if DEMAND_MECHANISMS[name].shares_from is SharesFrom.DEMAND:

@@ -148,7 +148,8 @@ class RunOptions(msgspec.Struct, frozen=True):
     """The Service and the controller of a run."""
 
     endpoints: int = 9
-    demand: DemandSettings = DemandSettings()
+    demand: DemandSettings = DemandSettings(least_rate=0.0)
+    """NB: any rate counts, as from a file to the controller: the unit of a trace is not known."""
     window_s: float = OSCILLATION_WINDOW_S
 
 

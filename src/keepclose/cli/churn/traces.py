@@ -36,7 +36,6 @@ from keepclose.cli.simulate_options import (
 )
 from keepclose.cli.simulate_runs import is_same_file
 from keepclose.routing.balanced import parse_part
-from keepclose.routing.demand import DemandSettings
 from keepclose.simulate.csv.demand import MAX_TRACE_BYTES, read_demand_rows, resample
 from keepclose.simulate.demand_runs import (
     DEMAND_MECHANISMS,
@@ -113,7 +112,7 @@ def run_traces(choices: TraceChoices, output: TableOrJson) -> None:
 
 
 def _read_options(choices: TraceChoices) -> RunOptions:
-    defaults = DemandSettings()
+    defaults = RunOptions().demand
     endpoints = RunOptions().endpoints if choices.endpoints is None else choices.endpoints
     if not 1 <= endpoints <= MAX_RUN_ENDPOINTS:
         fail(f"--endpoints: {endpoints} is not between 1 and {MAX_RUN_ENDPOINTS:,}")
@@ -124,7 +123,8 @@ def _read_options(choices: TraceChoices) -> RunOptions:
             fail(f'--dead-band: "{choices.dead_band}" is no part of a whole such as 0.05 or 5%')
     return RunOptions(
         endpoints=endpoints,
-        demand=DemandSettings(
+        demand=msgspec.structs.replace(
+            defaults,
             half_life_s=_seconds("--half-life", choices.half_life, defaults.half_life_s),
             dead_band=dead_band,
             interval_s=_seconds("--interval", choices.interval, defaults.interval_s),
