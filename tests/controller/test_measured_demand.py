@@ -100,7 +100,7 @@ async def test_hints_follow_a_step_of_demand_of_one_service(cluster: World, tmp_
         after = [item.metadata.resource_version for item in await cluster.slices("other")]
         assert after == versions
         assert controller.demand is not None
-        assert controller.demand.changes == 1
+        assert controller.demand.store.changes == 1
         for name in ("web", "other"):
             [_, programmed] = await cluster.conditions(name)
             assert programmed.message == (
@@ -120,7 +120,7 @@ async def test_demand_that_changes_without_gain_writes_nothing(
         measure(path, web={"zone-a": 64.0, "zone-b": 24.0, "zone-c": 12.0}, other=EVEN)
         assert controller.demand is not None
         async with asyncio.timeout(PATIENCE):
-            while not controller.demand.changes:  # noqa: ASYNC110
+            while not controller.demand.store.changes:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         await cluster.settle(controller)
         assert cluster.wire.take() == []

@@ -123,6 +123,21 @@ async def test_a_source_that_fails_leaves_the_shares_until_they_are_stale() -> N
         assert bed.store.count_by_basis() == {DemandBasis.STALE: 1}
 
 
+async def test_a_service_is_queued_when_only_the_reason_of_its_shares_changes() -> None:
+    """Its condition says why CPU counts, and must not say what was true before."""
+    async with running() as bed:
+        bed.source.answer = DemandReadError("gone")
+        await bed.clock.advance(0.0)
+        before = bed.store.shares_of(builders.service())
+        assert before.reasons[0].message == "nothing was measured by test yet, so CPU counts"
+        bed.source.measure(a=0.1, b=0.1)
+        await bed.clock.advance(600.0)
+        assert bed.changed == [WEB]
+        after = bed.store.shares_of(builders.service())
+        assert after.reasons[0].message.startswith("less than 1 a second was measured by test")
+        assert bed.store.changes == 0
+
+
 async def test_an_outage_that_ends_in_time_changes_nothing() -> None:
     """The source is asked in each period, so that its return is seen before shares are stale."""
     async with running() as bed:

@@ -51,11 +51,9 @@ class DemandReader:
         self._said: tuple[str, ...] = ()
         self.readings = 0
         self.errors = 0
-        self.changes = 0
-        """How often the shares of a Service changed."""
 
     async def run(self, on_changed: Callable[[NamespacedName], None]) -> None:
-        """Read until cancelled; call `on_changed` for each Service whose shares changed."""
+        """Read until cancelled; call `on_changed` for each Service to sync again."""
         wait_s = 0.0
         while True:
             if wait_s <= 0.0:
@@ -89,7 +87,6 @@ class DemandReader:
         keys = self.store.keys
         for start in range(0, len(keys), _AT_ONCE):
             changed = self.store.advance(keys[start : start + _AT_ONCE])
-            self.changes += len(changed)
             for key in changed:
                 on_changed(key)
             await asyncio.sleep(0)
@@ -161,5 +158,5 @@ class DemandMetrics(Collector):
         yield CounterMetricFamily(
             "keepclose_demand_share_changes",
             "Changes of the measured shares of a Service, each of which queues it.",
-            value=reader.changes,
+            value=reader.store.changes,
         )

@@ -26,8 +26,13 @@ from keepclose.routing.demand import (
 )
 from keepclose.routing.traffic_shares import Shares
 
-_Planned = tuple[DemandBasis, Mapping[str, float]]
-"""What the shares of a Service come from, and the measured ones."""
+
+class _Planned(NamedTuple):
+    """What the shares of a Service come from, the measured ones, and why, as its condition says."""
+
+    basis: DemandBasis
+    shares: Mapping[str, float]
+    why: str
 
 
 class _Tracked(NamedTuple):
@@ -37,7 +42,7 @@ class _Tracked(NamedTuple):
     by_cpu: Shares
     """The shares by CPU of the last decision, to see whether it still holds."""
     reported: _Planned
-    """The basis and the measured shares that the last `advance` knew.
+    """What the last `advance` knew.
 
     Shares are also asked for by explanations and reviews of slices, after which the Service still
     needs a sync.
@@ -63,6 +68,8 @@ class DemandStore:
         self._tracked: dict[NamespacedName, _Tracked] = {}
         self._reading = DemandReading({})
         self._received_at = -inf
+        self.changes = 0
+        """How often measured shares, or what shares come from, changed in `advance`."""
 
     def __len__(self) -> int:
         return len(self._tracked)
@@ -108,7 +115,7 @@ class DemandStore:
         self._received_at = self._now()
 
     def advance(self, keys: Iterable[NamespacedName]) -> list[NamespacedName]:
-        """Decide the shares of some Services again; return those whose shares changed."""
+        """Decide the shares of some Services again; return those whose shares or reason changed."""
         changed = []
         by_cpu = self._by_cpu()
         for key in keys:
@@ -119,6 +126,7 @@ class DemandStore:
             now = self._track(key, decision, by_cpu)
             if now != tracked.reported:
                 changed.append(key)
+                self.changes += now[:2] != tracked.reported[:2]
         return changed
 
     def _measured_shares(self, key: NamespacedName) -> Shares:
@@ -141,7 +149,8 @@ class DemandStore:
         reported: _Planned | None = None,
     ) -> _Planned:
         """Store a decision and what is reported of it, by default all; return what it decided."""
-        now = (decision.basis, decision.state.planned)
+        why = decision.shares.reasons[0].message
+        now = _Planned(decision.basis, decision.state.planned, why)
         self._tracked[key] = _Tracked(
             decision.state, decision.basis, decision.shares, by_cpu, reported or now
         )
