@@ -225,6 +225,30 @@ async def test_a_hostile_page_is_named_and_changes_nothing(hostile: bytes) -> No
     assert reading.notes[0].startswith("n2: ")
 
 
+async def test_an_agent_without_bytes_is_not_taken_for_one_without_traffic() -> None:
+    """Where bytes count, a zone whose agents do not count them is not measured."""
+    clock = FakeClock()
+    source = AgentSource(
+        (agents := Agents(**three(10.0, 0, 0, 0))).read,
+        clock=clock,
+        measure=DemandMeasure.BYTES,
+        zones=lambda: ZONES,
+    )
+    blind = {
+        f"n{number}": answer.replace(b'"hasBytes":true', b'"hasBytes":false')
+        for number, answer in enumerate(
+            page({"zone-c": count}, at=at) for count, at in ((0, 10.0), (50, 20.0))
+        )
+    }
+    agents.pages["n3"] = blind["n0"]
+    reading = asyncio.create_task(source.read())
+    await clock.run_until_idle()
+    agents.pages = {**three(20.0, 100, 100, 0), "n3": blind["n1"]}
+    await clock.advance(5.0)
+    with pytest.raises(DemandReadError, match="zone zone-c answer: it counts no bytes, because"):
+        await reading
+
+
 async def test_rows_of_all_agents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent whose rows are more than the limit leaves is named, and its page is not kept."""
     monkeypatch.setattr("keepclose.demand.sources.MAX_MEASURED_ROWS", 3)

@@ -48,6 +48,10 @@ MAX_MEASURED_ROWS: Final = 300_000
 _SHOWN: Final = 3
 _NOTE_LENGTH: Final = 500
 _MAX_TOKEN_BYTES: Final = 1 << 16
+_NO_BYTES: Final = (
+    "it counts no bytes, because net.netfilter.nf_conntrack_acct is 0; run it with "
+    "--enable-accounting, or measure connections"
+)
 _TOKEN: Final = re.compile(r"[!-~]+")
 
 TakePage = Callable[[str, bytes], str]
@@ -175,6 +179,9 @@ class AgentSource:
                 table = read_json_lines(lines, name=name).reduced(ZONES_ONLY)
             except FlowFileError as error:
                 return str(error)
+            if self._measure is DemandMeasure.BYTES and not table.has_bytes:
+                # NB: its clients would seem to send nothing.
+                return _NO_BYTES
             others = sum(
                 len(agent.table)
                 for other, agent in self._agents.items()
