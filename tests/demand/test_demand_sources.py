@@ -225,6 +225,18 @@ async def test_a_hostile_page_is_named_and_changes_nothing(hostile: bytes) -> No
     assert reading.notes[0].startswith("n2: ")
 
 
+async def test_the_agent_of_a_node_that_is_not_ready_need_not_answer() -> None:
+    """Its pod stays listed as running, and must not end the measurement of the whole cluster."""
+    clock = FakeClock()
+    agents = Agents(**three(10.0, 0, 0, 0), gone="no route to host")
+    second = Agents(**three(20.0, 100, 100, 100), gone="no route to host")
+    source = await start(agents, clock, second=second)
+    agents.pages = {**three(30.0, 200, 200, 200), "gone": "no route to host"}
+    reading = await source.read()
+    assert reading.rates == {WEB: {"zone-a": 10.0, "zone-b": 10.0, "zone-c": 10.0}}
+    assert reading.notes == ("gone: no route to host",)
+
+
 async def test_an_agent_without_bytes_is_not_taken_for_one_without_traffic() -> None:
     """Where bytes count, a zone whose agents do not count them is not measured."""
     clock = FakeClock()

@@ -164,7 +164,7 @@ class AgentSource:
         zones = {} if self._zones is None else self._zones()
         newest: dict[str, float] = {}
         for name, agent in self._agents.items():
-            if agent.at is not None and self._is_fresh(agent):
+            if agent.at is not None and self._is_fresh(agent) and self._counts(name, zones):
                 zone = zones.get(name, "")
                 newest[zone] = max(agent.at, newest.get(zone, agent.at))
         return max((self._clock.monotonic() - at for at in newest.values()), default=0.0)
@@ -229,6 +229,10 @@ class AgentSource:
     def _is_fresh(self, agent: _Agent) -> bool:
         return agent.at is not None and self._clock.monotonic() - agent.at <= self._kept_s
 
+    def _counts(self, name: str, zones: Mapping[str, str]) -> bool:
+        """Return whether an agent must answer: not on a node that is not ready, or has no zone."""
+        return self._zones is None or bool(zones.get(name))
+
     def _check_zones(self, errors: Mapping[str, str]) -> None:
         """Raise DemandReadError if a zone is measured by less than half of its agents."""
         zones = {} if self._zones is None else self._zones()
@@ -236,7 +240,8 @@ class AgentSource:
         for name, agent in self._agents.items():
             # NB: a new agent has no rate before its second reading, and is not missed.
             is_known = self._is_fresh(agent) or (name not in errors and agent.table is not None)
-            agents.setdefault(zones.get(name, ""), []).append(is_known)
+            if self._counts(name, zones):
+                agents.setdefault(zones.get(name, ""), []).append(is_known)
         for zone, known in sorted(agents.items()):
             if (zone and not known) or 2 * sum(known) < len(known):
                 where = f" of zone {zone}" if zone else ""
