@@ -23,6 +23,7 @@ from keepclose.demand import sources
 from keepclose.demand.file_source import FileSource
 from keepclose.demand.prometheus_queries import READY_QUERIES, find_query
 from keepclose.demand.rates import parse_rates, rates_of_flows
+from keepclose.demand.reader import READ_WITHIN_S
 from keepclose.demand.settings import DemandMeasure
 from keepclose.demand.sources import (
     AgentSource,
@@ -624,13 +625,32 @@ async def test_agents_of_a_cluster_are_found_by_label() -> None:
         return ""
 
     server: Any = Server(body)
-    errors, notes = await pages_of_cluster(server, "kube-system")(take)
+    errors, notes = await pages_of_cluster(server, "kube-system", clock=FakeClock())(take)
     assert taken == {"n1": body}
     assert list(errors) == ["n2"]
     assert "no such pod" in errors["n2"]
     (note,) = notes
     assert "tenant/flows-n3" in note
     assert note.endswith("--demand-agent-namespace")
+
+
+async def test_an_agent_that_hangs_does_not_end_the_reading() -> None:
+    """Its page is given up, and all others count, also in the first reading, which takes two."""
+
+    class Hanging(Server):
+        async def raw(self, method: str, path: str, **options: object) -> bytes:
+            if "flows-n2" in path:
+                await asyncio.Event().wait()
+            return await super().raw(method, path, **options)
+
+    clock = FakeClock()
+    server: Any = Hanging(page({"zone-a": 5}, at=10.0))
+    read_pages = pages_of_cluster(server, "kube-system", clock=clock)
+    read = asyncio.ensure_future(read_pages(lambda _name, _page: ""))
+    await clock.advance(2 * sources.EXCHANGE_WITHIN_S)
+    errors, _ = await asyncio.wait_for(read, 30)
+    assert errors == {"n2": "its page takes longer than 20 s"}
+    assert 2 * sources.EXCHANGE_WITHIN_S + sources.FIRST_GAP_S < READ_WITHIN_S
 
 
 async def test_agents_that_are_not_read_are_in_the_notes() -> None:

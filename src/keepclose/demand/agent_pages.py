@@ -21,6 +21,7 @@ from keepclose.system.threads import ask_in_thread
 
 if TYPE_CHECKING:
     from keepclose.kube.client import Client
+    from keepclose.kube.clock import Clock
 
 AGENT_LABEL: Final = "app.kubernetes.io/name=keepclose-flows"
 AGENT_PORT: Final = 10247
@@ -140,12 +141,22 @@ def find_agents(
 class PageReader:
     """Reads the pages of agents; what could not be read is in `errors` and `notes`."""
 
-    def __init__(self, client: Client, take: Callable[[str, bytes], str]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        take: Callable[[str, bytes], str],
+        *,
+        clock: Clock | None = None,
+        page_within_s: float = 60.0,
+    ) -> None:
         """Take what takes each page by the name of its agent, and returns why it cannot.
 
-        It is called in a thread, one page at a time, because a large page takes a while.
+        It is called in a thread, one page at a time, because a large page takes a while. With a
+        clock, a page that takes too long to come is given up before the limit of the client.
         """
         self._client = client
+        self._clock = clock
+        self._page_within_s = page_within_s
         self._take = take
         self._taking = asyncio.Lock()
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -179,7 +190,13 @@ class PageReader:
 
     async def _read(self, name: str, path: str, most: int, *, is_last: bool = True) -> None:
         try:
-            page = await self._client.raw("GET", path, query=_WALK, max_bytes=most)
+            answer = self._client.raw("GET", path, query=_WALK, max_bytes=most)
+            page = await (
+                answer if self._clock is None else self._clock.wait_for(answer, self._page_within_s)
+            )
+        except TimeoutError:
+            self.errors[name] = f"its page takes longer than {self._page_within_s:.0f} s"
+            return
         except KubeError as error:
             if isinstance(error, BrokenStream) and not is_last:
                 raise

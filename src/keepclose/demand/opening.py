@@ -100,7 +100,7 @@ def _open_source(
                 read_pages = (
                     pages_of_addresses(options.agents)
                     if options.agents
-                    else pages_of_cluster(client, options.agent_namespace)
+                    else pages_of_cluster(client, options.agent_namespace, clock=clock)
                 )
             return AgentSource(
                 read_pages,

@@ -250,11 +250,14 @@ class AgentSource:
                 raise DemandReadError(message)
 
 
-def pages_of_cluster(client: Client, namespace: str) -> ReadPages:
-    """Return what reads the agents of a namespace through the API server."""
+def pages_of_cluster(client: Client, namespace: str, *, clock: Clock) -> ReadPages:
+    """Return what reads the agents of a namespace through the API server.
+
+    One that hangs must not take the time that the whole reading has.
+    """
 
     async def read(take: TakePage) -> ReadErrors:
-        reader = PageReader(client, take)
+        reader = PageReader(client, take, clock=clock, page_within_s=EXCHANGE_WITHIN_S)
         await reader.read(namespace=namespace, option="--demand-agent-namespace")
         return ReadErrors(reader.errors, tuple(reader.notes))
 
