@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -149,6 +149,8 @@ PHASES = st.lists(st.tuples(*[st.floats(0, 1000)] * 3), min_size=1, max_size=5)
     name=st.sampled_from([name for name in DEMAND_MECHANISMS if name != "limit"]),
 )
 @settings(max_examples=60, deadline=None)
+@example(phases=[(1.0, 1.0, 1e-38)], lost=1, endpoints=1, name="weights")
+@example(phases=[(0.0, 0.0, 0.5)], lost=0, endpoints=1, name="balanced-demand")
 def test_a_controller_writes_the_same(
     phases: list[tuple[float, float, float]], lost: int, endpoints: int, name: str
 ) -> None:

@@ -30,6 +30,7 @@ from keepclose.model.zone_weights import (
     is_too_long,
     render_zone_weights,
 )
+from keepclose.routing.allocation.zone_sizes import LEAST_SHARE
 from keepclose.routing.hint_facts import FollowedHints, count_ready, name_group, zones_of
 from keepclose.routing.port_endpoints import NodeView, PortEndpoint
 from keepclose.routing.reasons import Reason, ReasonCode
@@ -143,8 +144,9 @@ def hint_everywhere(
     """Return hints of all endpoints for all zones with traffic, which are as good as none.
 
     Nodes trust weights only beside hints. None if an endpoint cannot have hints for so many zones.
+    No more than LEAST_SHARE is no traffic, as for Balanced, which would change the hints again.
     """
-    busy = [zone for zone, share in shares.items() if share > 0.0]
+    busy = [zone for zone, share in shares.items() if share > LEAST_SHARE]
     if not 0 < len(busy) <= MAX_ZONE_HINTS:
         return None
     return {zone: {name_group(busy): number} for zone, number in endpoints.items() if number}
