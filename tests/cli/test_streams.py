@@ -205,3 +205,27 @@ def test_every_sign_has_an_escape_in_json() -> None:
     escaped = escape_json(text)
     assert escaped.isascii()
     assert json.loads(escaped) == json.loads(text)
+
+
+def test_a_terminal_is_told_when_algorithms_are_compiled(tmp_path: Path) -> None:
+    """One note where machine code is generated, none where a file has it, and none in a pipe."""
+    pytest.importorskip("numba")
+    notes = []
+    for is_terminal, folder in ((True, "one"), (True, "one"), (False, "two")):
+        leader, follower = pty.openpty()
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "keepclose", "simulate", "--algorithm", "same-zone"],
+                stdout=subprocess.DEVNULL,
+                stderr=follower if is_terminal else subprocess.PIPE,
+                timeout=SECONDS,
+                check=True,
+                # NB: a bar that moves for minutes would fill the terminal, which is read later.
+                env={**os.environ, "TERM": "dumb", "NUMBA_CACHE_DIR": str(tmp_path / folder)},
+            )
+            shown = os.read(leader, 1 << 20) if is_terminal else done.stderr
+        finally:
+            os.close(leader)
+            os.close(follower)
+        notes.append(shown.count(b"note: compiling the algorithms"))
+    assert notes == [1, 0, 0]

@@ -165,6 +165,27 @@ def test_changed_callee_is_compiled_anew(tmp_path: Path, old: str, new: str, wan
     assert (before, after) == (28 if old.startswith("FACTOR") else 14, want)
 
 
+def test_compiling_is_reported_once_where_it_takes_place(folder: Path) -> None:
+    """The first process compiles two functions and reports once; the next one loads both."""
+    program = (
+        "import numpy\n"
+        "from keepclose.simulate.compiling import compile_function, report_compiling\n"
+        "from keepclose.routing.allocation.local import find_least_size\n"
+        "from keepclose.routing.allocation.weighted import weighted_matrix\n"
+        "report_compiling(lambda: print('compiling'))\n"
+        "compile_function(find_least_size)(0.3, 0.5, 99)\n"
+        "part = numpy.array([0.5, 0.3, 0.2])\n"
+        "compile_function(weighted_matrix)(3, part, numpy.array([1.0, 2, 3]), numpy.zeros(9))\n"
+        "print('done')\n"
+    )
+    command = [sys.executable, "-c", program]
+    first = subprocess.run(command, capture_output=True, text=True, check=True)
+    second = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert first.stdout.splitlines() == ["compiling", "done"]
+    assert second.stdout.splitlines() == ["done"]
+    assert any(folder.rglob("*.nbi"))
+
+
 def test_another_process_finds_the_code(folder: Path) -> None:
     """A second process loads what the first one compiled and compiles nothing itself."""
     text = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from keepclose.cli.exit import ExitCode, fail
 from keepclose.cli.manifests.problems import InputPlace, InputProblem, render
 from keepclose.cli.options import read_duration
-from keepclose.cli.render.output import say
+from keepclose.cli.render.output import say, show_passing
 from keepclose.cli.render.progress import shown_progress
 from keepclose.system.files import InputError, open_source, read_standard_input
 
@@ -179,6 +180,7 @@ def open_data(
         fail("--dataset and --input exclude each other")
     if sample is not None and sample < 1:
         fail(f"--sample: {sample} is no number of inputs")
+    note_compiling()
     if file is not None:
         inputs = _open_file(file, skip_bad=skip_bad)
         if inputs.rows == 0:
@@ -204,6 +206,19 @@ def pick_names(what: str, names: Sequence[str] | None, valid_names: Sequence[str
             fail_unknown(what, name, valid_names)
         picked += valid_names if name == "all" else [name]
     return list(dict.fromkeys(picked))
+
+
+def note_compiling() -> None:
+    """Note on a terminal, when it begins, that machine code is generated; files are loaded fast."""
+    from keepclose.simulate.compiling import report_compiling
+
+    def note() -> None:
+        # NB: in place of the progress bar, which begins again below.
+        show_passing("note: compiling the algorithms; later runs on this machine load them")
+        say("", err=True)
+
+    if sys.stderr is not None and sys.stderr.isatty():
+        report_compiling(note)
 
 
 def warn_of_slowness(data: DataSet) -> None:

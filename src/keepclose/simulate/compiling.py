@@ -18,6 +18,8 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
@@ -25,6 +27,7 @@ from typing import Any, TypeVar, cast
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _LOCK = threading.RLock()
+_REPORTS: list[Callable[[], None]] = []
 _COMPILED: dict[tuple[str, bool], Callable[..., Any]] = {}
 
 
@@ -53,6 +56,14 @@ def compile_function(
     """
     with _LOCK:
         return cast("Function", _compile(_plain(function), dict(bindings or {}), keep=True))
+
+
+def report_compiling(report: Callable[[], None]) -> None:
+    """Call `report` once, when machine code is generated for the first time in this process.
+
+    Code that is loaded from a file is no reason to. The call may come from any thread.
+    """
+    _REPORTS[:] = [report]
 
 
 def find_cache_folder() -> Path | None:
@@ -106,6 +117,8 @@ def _compile(
     if (digest, keep) in _COMPILED:
         return _COMPILED[digest, keep]
     numba = importlib.import_module("numba")
+    if _REPORTS:
+        _listen()
     scope = dict(function.__globals__) | bindings
     for name, value in _find_globals(function, bindings):
         if isinstance(value, FunctionType):
@@ -136,6 +149,22 @@ def _compile(
         _forget_literals(compiled, numba.types.unliteral)
     _COMPILED[digest, keep] = cast("Callable[..., Any]", compiled)
     return _COMPILED[digest, keep]
+
+
+@cache
+def _listen() -> None:
+    """Wait for the compiler, which asks its files first."""
+    events = importlib.import_module("numba.core.event")
+
+    class CompilingListener(events.Listener):  # type: ignore[misc, name-defined]
+        def on_start(self, _event: object) -> None:
+            with suppress(IndexError):
+                _REPORTS.pop()()
+
+        def on_end(self, _event: object) -> None:
+            pass
+
+    events.register("numba:compile", CompilingListener())
 
 
 def _forget_literals(compiled: Any, unliteral: Callable[[Any], Any]) -> None:
