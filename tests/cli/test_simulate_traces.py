@@ -14,7 +14,9 @@ from keepclose.cli.main import app
 from keepclose.cli.render.demand_runs import format_span
 from keepclose.simulate.csv.demand import MAX_TRACE_BYTES
 from keepclose.simulate.demand_runs import DEMAND_MECHANISMS
+from keepclose.simulate.mechanisms import SCENARIOS
 from keepclose.simulate.traces import TRACES
+from support.commands.commandlines import Call, find_mistake
 
 DEMAND = "time,zone-a,zone-b\n0,100,100\n10m,300,100\n20m,100,100\n"
 
@@ -64,6 +66,19 @@ def test_a_file_may_have_parts_of_the_whole() -> None:
     (few,), (many,) = by_parts["mechanisms"], by_rates["mechanisms"]
     assert few["rehinted"] == many["rehinted"] > 0
     assert few["overload_minutes"] == many["overload_minutes"]
+
+
+def test_help_says_what_a_trace_is_and_names_all_choices() -> None:
+    """The choices are those of the code, and each example is a call that is understood."""
+    result = CliRunner().invoke(app, ["simulate", "churn", "--help"], terminal_width=80)
+    words = " ".join(result.stdout.split()).replace("- ", "-")
+    assert "A trace is the demand of each zone over simulated time." in words
+    for names in (TRACES, SCENARIOS):
+        assert f"{', '.join(names)} or all" in words
+    examples = [line.split() for line in result.stdout.splitlines() if "  keepclose " in line]
+    assert len(examples) == 3
+    for _, *arguments in examples:
+        assert find_mistake(Call(tuple(arguments), whole=True)) is None
 
 
 def test_a_narrow_terminal_cuts_no_figure() -> None:

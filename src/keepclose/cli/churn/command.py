@@ -52,11 +52,20 @@ def churn(
     *,
     scenario: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A scenario or all (default); may be repeated."),
+        typer.Option(
+            metavar="NAME",
+            help="What happens to pods and nodes: autoscaling, rolling-updates, zone-outages, "
+            "node-outages, mixed or all (default); may be repeated.",
+        ),
     ] = None,
     mechanism: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A mechanism or all (default); may be repeated."),
+        typer.Option(
+            metavar="NAME",
+            help="A mechanism or all (default), such as same-zone, auto and balanced, or with "
+            "--trace same-zone, auto, balanced-cpu, balanced-demand, weights and limit; a wrong "
+            "name lists them; may be repeated.",
+        ),
     ] = None,
     endpoints: Annotated[
         int | None,
@@ -68,9 +77,9 @@ def churn(
         list[str] | None,
         typer.Option(
             metavar="NAME|FILE.csv",
-            help="Demand over time instead of a scenario: day, flash-crowd, zone-loss, "
-            "random-walk, step, all, or a file with the columns time,<zone>,...; - is standard "
-            "input; may be repeated.",
+            help="Demand over time in place of a scenario: day, flash-crowd, zone-loss, "
+            "random-walk, step or all of these, or a file with the columns time,<zone>,...; - is "
+            "standard input; may be repeated.",
         ),
     ] = None,
     duration: TraceDuration = None,
@@ -92,10 +101,20 @@ def churn(
 ) -> None:
     """Show what mechanisms cost over time.
 
-    Endpoints re-hinted, slices written, time in Random; with --trace what changing demand does:
-    overload, in-zone share, oscillation. The controller's planner plans every step. Exit codes: 0
-    fine, 2 bad input.
-    """
+    Without --trace pods and nodes come and go in scenarios: endpoints re-hinted, slices written,
+    time in Random. With --trace demand changes while pods stay: overload, in-zone share,
+    oscillation. The controller's planner plans every step. Exit codes: 0 fine, 2 bad input.
+
+    A trace is the demand of each zone over simulated time. Five have names; your own is a CSV file
+    with a column time (seconds, or 90s, 2h) and one for each zone, whose cells are requests a
+    second, or anything in proportion, as in examples/demand.csv of the repository;
+    docs/howto/traces.md plays it.
+
+    \b
+    keepclose simulate churn --trace step
+    keepclose simulate churn --trace examples/demand.csv --report page.html
+    keepclose simulate churn --scenario autoscaling --mechanism balanced
+    """  # noqa: D301 - the mark that keeps lines
     if trace is not None:
         from keepclose.cli.churn.traces import TraceChoices, run_traces
 
