@@ -63,8 +63,8 @@ def shown(
 def test_totals_come_first_and_each_service_has_a_line() -> None:
     """A first reading shows what was counted, by what crosses zones, and all kinds of traffic."""
     assert shown(small_table(), width=90) == [
-        "total  3.1 MB of 4.2 MB cross zones (76 %), 425 connections, 3 failed, in 1 h 1 min, 3",
-        "       sources",
+        "total  3.1 MB of 4.2 MB cross zones (76 %), 425 connections, 3 failed, in 1 h 1 min,",
+        "       3 sources",
         "kinds  tunnel 7.0 MB, service 4.1 MB, egress 50.0 kB, pod 10.0 kB, local 800 B",
         "",
         "service           in zone  cross zone  same zone  conn  failed    other  most from → to",
@@ -82,8 +82,8 @@ def test_rates_since_the_last_reading_stand_beside_what_crossed_in_all() -> None
     later.add(flow("db", B, C, FlowKind.POD), FlowCounts(1, 0, 1, 4_000, 0))
     assert shown(small_table(), later=later, width=90) == [
         "now    2.0 kB/s of 4.0 kB/s cross zones (50 %), 2.0 connections/s, 0.5 failed/s",
-        "total  3.1 MB of 4.2 MB cross zones (76 %), 425 connections, 3 failed, in 1 h 1 min, 3",
-        "       sources",
+        "total  3.1 MB of 4.2 MB cross zones (76 %), 425 connections, 3 failed, in 1 h 1 min,",
+        "       3 sources",
         "kinds  tunnel 7.0 MB, service 4.1 MB, egress 50.0 kB, pod 10.0 kB, local 800 B",
         "",
         "service           in zone  cross zone/s  same zone/s  conn/s  failed/s  crossed",

@@ -332,3 +332,9 @@ def test_bad_rows_are_counted() -> None:
 def test_durations_are_short(seconds: float, want: str) -> None:
     """A duration has the largest units that it fills."""
     assert format_span(seconds) == want
+
+
+def test_one_endpoint_is_no_plural() -> None:
+    """The line above a table counts as people do."""
+    result = run("--trace", "step", "--endpoints", "1", "--mechanism", "none")
+    assert result.stdout.splitlines()[1] == "30 min in steps of 15 s, 1 endpoint in 3 zones"

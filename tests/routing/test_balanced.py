@@ -95,7 +95,7 @@ def test_bound_and_objective_can_be_chosen() -> None:
             {"a": 0.5, "b": 0.5, "c": 0.0},
             {"a": 1},
             ReasonCode.TOO_FEW_ENDPOINTS,
-            "1 ready endpoints are too few, or too close together, to be divided among 2 zones "
+            "1 ready endpoint is too few, or too close together, to be divided among 2 zones "
             "with traffic",
             id="a zone without traffic does not count",
         ),

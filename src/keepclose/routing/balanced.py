@@ -29,7 +29,7 @@ from keepclose.routing.allocation.balanced import (
 )
 from keepclose.routing.allocation.weighted import WEIGHTED, weighted_matrix
 from keepclose.routing.heuristics import Allotment, Matrix, Refusal, ZoneDemand
-from keepclose.routing.hint_facts import name_group, zones_of
+from keepclose.routing.hint_facts import count_ready, name_group, zones_of
 from keepclose.routing.reasons import Reason, ReasonCode
 from keepclose.routing.subsets import parse_limit
 from keepclose.routing.zone_weights import hint_everywhere, weights_of_flows
@@ -260,8 +260,8 @@ def _refusal_reason(demand: ZoneDemand) -> Reason:
         fix = "run ready pods in more of the zones with traffic, better three in each"
     return Reason(
         ReasonCode.TOO_FEW_ENDPOINTS,
-        f"{ready} ready endpoints are too few, or too close together, to be divided among "
-        f"{busy} zones with traffic",
+        f"{count_ready(ready)} {'is' if ready == 1 else 'are'} too few, or too close together, to "
+        f"be divided among {busy} zones with traffic",
         fix=fix,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from keepclose.cli.render.output import count_things
 from keepclose.cli.render.runs_with import explain_marks
 from keepclose.cli.render.screen import Line, Screen
 from keepclose.cli.render.simulate import figure_table
@@ -83,7 +84,7 @@ def describe_run(trace: DemandTrace, options: RunOptions) -> str:
     """Return length and size of a run in words."""
     return (
         f"{format_span(trace.duration_s)} in steps of {format_span(trace.step_s)}, "
-        f"{options.endpoints} endpoints in {len(trace.zones)} zones"
+        f"{count_things(options.endpoints, 'endpoint')} in {count_things(len(trace.zones), 'zone')}"
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from keepclose.accounting.cost import HOUR_S, MONTH_HOURS, YEAR_HOURS, show_duration
 from keepclose.accounting.flow_files import guard_cell
-from keepclose.cli.render.output import say
+from keepclose.cli.render.output import count_things, say
 from keepclose.cli.render.screen import Grid, Screen
 
 if TYPE_CHECKING:
@@ -54,8 +54,10 @@ def print_flow_table(table: FlowTable) -> None:
         )
     else:
         share = _share(crossing.connections, total.connections)
-        text = f"{crossing.connections:,} connections cross zones{share}, of"
-    say(f"{text} {total.connections:,} connections{_period(table.start, table.end)}")
+        verb = "crosses" if crossing.connections == 1 else "cross"
+        text = f"{count_things(crossing.connections, 'connection')} {verb} zones{share}, of"
+    connections = count_things(total.connections, "connection")
+    say(f"{text} {connections}{_period(table.start, table.end)}")
     rows = sorted(
         table,
         key=lambda row: (
@@ -85,7 +87,7 @@ def print_flow_table(table: FlowTable) -> None:
     if rows:
         _print(grid)
     if len(rows) > MAX_SHOWN_ROWS:
-        say(f"... and {len(rows) - MAX_SHOWN_ROWS:,} rows more, with -o csv")
+        say(f"... and {len(rows) - MAX_SHOWN_ROWS:,} more, with -o csv")
 
 
 def print_costs(report: CostReport, prices: PriceTable, *, name: str) -> None:
@@ -106,7 +108,7 @@ def print_costs(report: CostReport, prices: PriceTable, *, name: str) -> None:
     if report.lines:
         _print(grid)
     if len(report.lines) > MAX_SHOWN_ROWS:
-        say(f"... and {len(report.lines) - MAX_SHOWN_ROWS:,} rows more, with -o csv")
+        say(f"... and {len(report.lines) - MAX_SHOWN_ROWS:,} more, with -o csv")
     say("", *_footnotes(report, prices, name))
 
 

@@ -11,6 +11,7 @@ content is counted inside, are kinds of their own and in no sum.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Final, NamedTuple
@@ -33,10 +34,12 @@ from keepclose.cli.render.flow_reports import (
     show_seconds,
     show_zone_share,
 )
+from keepclose.cli.render.output import count_things
 from keepclose.cli.render.screen import Group, Line, cell_len
 from keepclose.model.plain_text import make_plain
 
 WIDEST_LINE: Final = 120
+_UNIT: Final = re.compile(r"(?<=\d) (?=[a-zA-Z%])")
 _NARROWEST_NAME: Final = 16
 _LONGEST_NAME: Final = 64
 _DIRECT_KINDS: Final = (FlowKind.POD, FlowKind.NODE)
@@ -260,7 +263,7 @@ def _head(summary: FlowSummary, width: int) -> list[Line]:
     text = _sentence(summary.total, has_bytes=summary.has_bytes, per="")
     if summary.end > summary.start > 0:
         text += f", in {show_seconds(summary.end - summary.start)}"
-    agents = f"{summary.sources} source{'' if summary.sources == 1 else 's'}"
+    agents = count_things(summary.sources, "source")
     style = "" if summary.per_second is not None else "bold"
     lines += _labelled("total", f"{text}, {agents}", width, style=style)
     kinds = [
@@ -288,7 +291,8 @@ def _amount(counts: ZoneCounts, *, has_bytes: bool) -> str:
 
 def _sentence(counts: ZoneCounts, *, has_bytes: bool, per: str) -> str:
     share = _cross_share(counts, has_bytes=has_bytes)
-    connections = f"{_count(counts.connections, per)} connections{per}"
+    noun = "connection" if counts.connections == 1 and not per else "connections"
+    connections = f"{_count(counts.connections, per)} {noun}{per}"
     failed = f"{_count(counts.failed, per)} failed{per}"
     part = f" ({share})" if share != NO_VALUE else ""
     if not has_bytes:
@@ -314,7 +318,10 @@ def _count(number: float, per: str) -> str:
 
 
 def _labelled(label: str, text: str, width: int, *, style: str) -> list[Line]:
-    parts = wrap(make_plain(text), max(width - 7, 13)) or [""]
+    # A number stays on the line of its unit.
+    joined = _UNIT.sub("\N{NO-BREAK SPACE}", make_plain(text))
+    lines = wrap(joined, max(width - 7, 13), break_on_hyphens=False) or [""]
+    parts = [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
     return [
         Line.assemble((f"{label if number == 0 else '':<7}", "dim"), (part, style))
         for number, part in enumerate(parts)

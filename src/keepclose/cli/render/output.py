@@ -96,6 +96,11 @@ def say(*lines: str, err: bool = False) -> None:
         typer.echo("\n".join(map(make_plain, lines)), err=err)
 
 
+def count_things(number: float, noun: str) -> str:
+    """Return a number with its noun, which has an s unless the number is 1."""
+    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
+
+
 def show_passing(text: str) -> None:
     """Show progress on a line of standard error that the next text replaces.
 

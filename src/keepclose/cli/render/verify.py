@@ -14,6 +14,7 @@ from typing import Final
 from keepclose.advise.observed_traffic import ShareRange
 from keepclose.advise.verification import TrafficVerdict, VerifiedPort, VerifiedRow
 from keepclose.advise.verification_causes import CauseCode
+from keepclose.cli.render.output import count_things
 from keepclose.cli.render.screen import Line, Screen, cell_len
 from keepclose.cli.render.traffic_table import EMPTY_CELL, WIDEST_NAME
 from keepclose.model.plain_text import make_plain
@@ -68,7 +69,7 @@ def _headline(each: VerifiedPort, title: str, pads: tuple[int, int]) -> Line:
     line.append(title + " " * (pads[0] - cell_len(title)), style="bold")
     line.append(each.mechanism + " " * (pads[1] - cell_len(each.mechanism)), style="cyan")
     line.append(each.verdict.value, style=style)
-    parts = [f"{each.connections:,} connections"]
+    parts = [count_things(each.connections, "connection")]
     if each.in_zone is not None:
         share = f"{100 * each.in_zone:.0f} %"
         parts.append(f"in zone {share}")
