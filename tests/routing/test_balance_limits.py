@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from keepclose.model.well_known import (
 )
 from keepclose.routing.allocation.balanced import Objective
 from keepclose.routing.balanced import BALANCED, Balanced, parse_part, read_balance_limits
+from keepclose.routing.heuristic_answers import check_answer
 from keepclose.routing.heuristics import Allotment, Refusal, ZoneDemand, apply_heuristic
 from keepclose.routing.hints import SliceSet
 from keepclose.routing.reasons import WARNING_CODES, ReasonCode
@@ -224,3 +226,55 @@ def test_a_share_that_cannot_be_kept_is_reported() -> None:
     answer = ask(Balanced(min_in_zone=0.9), {"a": 4, "b": 4}, THIRDS)
     codes = [reason.code for reason in answer.reasons]
     assert ReasonCode.MIN_IN_ZONE_UNREACHABLE in codes
+
+
+def count_steps(zones: int, heuristic: Balanced) -> int:
+    """Return how many functions are called for zones of odd demand with hints for their neighbours.
+
+    Each comparison of an exchange and each objective of a matrix calls some.
+    """
+    names = [f"z{number:03}" for number in range(zones)]
+    shares = divide([(number + 1) ** 3 for number in range(zones)])
+    written = {zone: {names[number - 1]: 20} for number, zone in enumerate(names)}
+    demand = ZoneDemand(dict(zip(names, shares, strict=True)), dict.fromkeys(names, 20), written)
+    steps = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal steps
+        steps += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        heuristic.allocate(demand)
+    finally:
+        sys.setprofile(before)
+    return steps
+
+
+MOST_STEPS = 15_000_000
+
+
+@pytest.mark.parametrize("least", [0.0, 0.99])
+@pytest.mark.parametrize("zones", [13, 48])
+def test_the_cost_of_many_zones_is_bounded(zones: int, least: float) -> None:
+    """However many zones have odd demand, an allocation, and the search for one, is short."""
+    assert 0 < count_steps(zones, Balanced(min_in_zone=least)) < MOST_STEPS
+
+
+@pytest.mark.parametrize("zones", [9, 40])
+def test_among_many_zones_an_allocation_still_keeps_its_promises(zones: int) -> None:
+    """Each endpoint is used once, and the least share in the zone is kept where it can be."""
+    shares = divide([number + 1 for number in range(zones)])
+    demand = ZoneDemand(
+        {f"z{number:02}": share for number, share in enumerate(shares)},
+        {f"z{number:02}": 5 for number in range(zones)},
+        {},
+    )
+    checked = check_answer(Balanced(min_in_zone=0.95).allocate(demand), demand)
+    assert isinstance(checked, Allotment)
+    own = sum(
+        share * row.get(zone, 0) / sum(other.get(zone, 0) for other in checked.matrix.values())
+        for (zone, share), row in zip(demand.shares.items(), checked.matrix.values(), strict=True)
+    )
+    assert own >= 0.95

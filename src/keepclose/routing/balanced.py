@@ -39,6 +39,8 @@ _MOST_OVERLOAD: Final = 10.0
 
 # Overloads at which a least share in the zone is tried, one after the other, beyond the default.
 _LOOSER_BOUNDS: Final = (0.3, 0.5, 0.75, 1.0, 2.0, math.inf)
+_SEARCHED_ZONES: Final = 8
+"""Among more zones a least share in the zone is tried at no bound between the default and none."""
 
 
 class Balanced(msgspec.Struct, frozen=True):
@@ -146,15 +148,19 @@ class Balanced(msgspec.Struct, frozen=True):
     ) -> Balance:
         """Return the result, or one that keeps the least share in the zone, or most towards it.
 
-        Only the default bound gives way, and no further than the share needs.
+        Only the default bound gives way, and no further than the share needs. At most 14
+        allocations are tried; with more than 8 zones, each of which takes long, at most 2.
         """
         shares, endpoints = _divided_shares(demand, names), _counts(demand, names)
         best, most = result, result.in_zone(shares, endpoints)
-        looser = () if self.is_strict else _LOOSER_BOUNDS
+        looser: tuple[float, ...] = () if self.is_strict else _LOOSER_BOUNDS
         unwritten = msgspec.structs.replace(demand, written={})
+        questions: tuple[ZoneDemand, ...] = (demand, unwritten) if demand.written else (demand,)
+        if len(names) > _SEARCHED_ZONES:
+            looser, questions = looser[-1:], (demand,)
         for bound in (self.bound, *(bound for bound in looser if bound > self.bound)):
             # Written hints are kept where they are nearly the best; that may just miss the share.
-            for question in (demand, unwritten) if demand.written else (demand,):
+            for question in questions:
                 if most >= self.min_in_zone - _ROUNDING:
                     return best
                 trial = self._balance(question, names, trial=bound)

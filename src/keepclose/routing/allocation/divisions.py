@@ -3,8 +3,9 @@
 A zone without hinted endpoints uses all endpoints, as in kube-proxy, and loads all of them alike.
 If such zones send the part u of the traffic, the rest is the same problem with fewer zones, and
 every deviation is 1 - u times that of the smaller problem: its best sizes are the best sizes for
-all. Which zones are left is tried in every way for few zones. For many, none, those without
-endpoints, and each single zone with and without these are tried.
+all. Which zones are left is tried in every way for few zones. For more, none, those without
+endpoints, and each single zone with and without these are tried; beyond MANY_ZONES, none and those
+without endpoints, because the time grows with the fourth power of the zones otherwise.
 
 The bound on overload holds where a division can hold it in which every zone has endpoints; the
 least overload of such a division replaces it otherwise. The mechanisms of Kubernetes itself,
@@ -23,6 +24,7 @@ from keepclose.routing.allocation.hysteresis import REVERSAL
 from keepclose.routing.allocation.kube_auto import KUBE_AUTO_ALLOCATED, allocate_kube_auto
 from keepclose.routing.allocation.zone_sizes import (
     ALLOCATED,
+    MANY_ZONES,
     ROUNDING,
     SCORE_OBJECTIVE,
     SHARED,
@@ -127,6 +129,8 @@ def choose_division(  # noqa: PLR0917 - compiled code takes positions only
 
 def count_choices(zones: int) -> int:
     """Return how many choices there are of zones that are left to all endpoints."""
+    if zones > MANY_ZONES:
+        return 2
     return 1 << zones if zones <= MOST_ZONES else 2 + 2 * zones
 
 

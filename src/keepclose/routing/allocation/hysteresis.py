@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from typing import Final
 
-from keepclose.routing.allocation.zone_sizes import ROUNDING, combine
+from keepclose.routing.allocation.zone_sizes import MANY_ZONES, ROUNDING, combine
 
 HYSTERESIS: Final = 0.5
 """Points of the objective that may be lost to keep written hints."""
@@ -30,6 +30,8 @@ EXCESS: Final = 1000.0
 
 _STEPS: Final = 64
 """Of twice as many endpoints and more, this part of all moves at once."""
+_MOST_WEIGHED: Final = 1_000_000
+"""How many loads of zones are weighed at most among more than MANY_ZONES."""
 
 
 def count_changes(zones: int, previous: Sequence[int], matrix: Sequence[int]) -> int:
@@ -52,7 +54,8 @@ def settle(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler tak
 ) -> int:
     """Improve the previous matrix step by step until it is good enough; return the re-hints.
 
-    -1 means failure: steps do not reach the goal, or most endpoints are new.
+    -1 means failure: steps do not reach the goal, or most endpoints are new. Each step costs the
+    third power of the zones, so that many zones have few steps.
     """
     total = 0
     unplaced = 0
@@ -93,7 +96,10 @@ def settle(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler tak
                         most = value
             move(zones, amount, location, -1, chosen, matrix, ints)
     goal = floats[1] - HYSTERESIS
-    for _ in range(min(total, 2 * _STEPS)):
+    steps = min(total, 2 * _STEPS)
+    if zones > MANY_ZONES:
+        steps = min(steps, _MOST_WEIGHED // zones**3)
+    for _ in range(steps):
         reached = weigh(zones, shares, total, objective, matrix, ints, floats)
         if reached >= goal:
             return count_changes(zones, previous, matrix)

@@ -33,6 +33,10 @@ AT_HOME: Final = 2
 EXCHANGES: Final = 64
 """Of twice as many endpoints and more, this part of all moves at once where locality alone counts.
 """
+MANY_ZONES: Final = 12
+"""Among more zones exchanges end after `MOST_COMPARISONS`; no cloud has so many in a region."""
+MOST_COMPARISONS: Final = 20_000
+"""How many pairs of zones the exchanges from one start compare at most."""
 HOME_ADVANCE: Final = 2.0
 """Points that exchanges are expected to gain after a start at home."""
 
@@ -255,6 +259,9 @@ def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler t
 
     A zone gives one endpoint, or as many as leave it no more loaded than the worst of the others:
     in between, the objective may be convex. A start with less than `least` is not improved.
+
+    Up to MANY_ZONES zones the cost is that of their squared number for each exchange, and there are
+    no more exchanges than endpoints and zones; among more zones it is bounded.
     """
     local = objective == LOCALITY_OBJECTIVE
     w_in = LOCALITY_IN_ZONE if local else SCORE_IN_ZONE
@@ -264,7 +271,10 @@ def exchange(  # noqa: PLR0915, PLR0917 - one flat function is what a compiler t
     at_once = total // EXCHANGES if local else 1
     reached = 0.0
     # NB: every step gains, so the loop terminates; the number only bounds its time.
-    for _ in range(total + zones):
+    steps = total + zones
+    if zones > MANY_ZONES:
+        steps = max(1, min(steps, MOST_COMPARISONS // (zones * zones)))
+    for _ in range(steps):
         first = -1
         second = -1
         worst = 0.0
