@@ -364,7 +364,7 @@ WITH_TOKEN = replace(HTTPS, token_file="token")  # noqa: S106 - a path
         pytest.param(
             DemandOptions(DemandOrigin.FILE, file="rates"),
             b"\xff\xfe",
-            "^--demand-file .*/rates: it is no text in UTF-8",
+            "^--demand-file .*/rates, line 1: it is no text in UTF-8",
             id="no text",
         ),
         pytest.param(

@@ -688,6 +688,29 @@ async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert reading.age_s == pytest.approx(3600.0, abs=60.0)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(CSV.replace("\n", "\r\n"), id="lines of Windows"),
+        pytest.param(CSV.replace("\n", "\r"), id="lines of an old Macintosh"),
+        pytest.param("\ufeff" + CSV, id="a byte order mark"),
+        pytest.param("\n \n,,,\n" + CSV, id="blank records above the header"),
+        pytest.param(CSV.replace("\n", "\n,,,\n , ,\t,\n\n", 1), id="records of commas"),
+        pytest.param(CSV + '"","","",""\r\n""\r\n', id="records of quotes"),
+        pytest.param('\ufeff{"shop/web": {"zone-a": 70, "zone-b": 20.5}}', id="JSON with a mark"),
+    ],
+)
+def test_files_of_spreadsheets_are_read(text: str) -> None:
+    """Blank records count as none, however they are written."""
+    assert parse_rates(text.encode(), name="f").rates == {WEB: {"zone-a": 70.0, "zone-b": 20.5}}
+
+
+def test_bytes_that_are_no_text_are_named_by_their_line() -> None:
+    """The error of a file that is no UTF-8 has the file and the line."""
+    with pytest.raises(ValueError, match="f, line 3: it is no text in UTF-8"):
+        parse_rates(b"namespace,service,zone,rate\nshop,web,a,1\nshop,w\xffb,a,1\n", name="f")
+
+
 async def test_a_file_of_the_future_is_an_error(tmp_path: Path) -> None:
     """A file whose time is well ahead of the clock would never be stale."""
     path = tmp_path / "rates.json"
@@ -718,7 +741,7 @@ async def test_a_file_that_is_gone_or_endless_is_an_error(tmp_path: Path) -> Non
 def test_a_file_without_rates_is_an_error(text: str, message: str) -> None:
     """Other columns and broken JSON are errors that name the file."""
     with pytest.raises(ValueError, match=message):
-        parse_rates(text, name="f")
+        parse_rates(text.encode(), name="f")
 
 
 API = NamespacedName("shop", "api")
@@ -740,7 +763,7 @@ API = NamespacedName("shop", "api")
 def test_a_bad_cell_rejects_its_service_alone(row: str, why: str) -> None:
     """The error names line and column; rows of other Services count, before and after it."""
     text = f"{CSV}shop,api,zone-a,1\n{row}\nshop,web,zone-d,3\nshop,api,zone-b,2\n"
-    rates, rejected, notes = parse_rates(text, name="f")
+    rates, rejected, notes = parse_rates(text.encode(), name="f")
     assert rates == {API: {"zone-a": 1.0, "zone-b": 2.0}}
     assert rejected == {WEB: why}
     assert notes == (f"f, {why}; the rates of shop/web are not used",)
@@ -748,7 +771,7 @@ def test_a_bad_cell_rejects_its_service_alone(row: str, why: str) -> None:
 
 def test_a_row_without_a_service_is_left_out() -> None:
     """The log names it, and rates of all Services are used."""
-    rates, rejected, notes = parse_rates(f"{CSV},web,zone-c,1\nshop\n", name="f")
+    rates, rejected, notes = parse_rates(f"{CSV},web,zone-c,1\nshop\n".encode(), name="f")
     assert rates == {WEB: {"zone-a": 70.0, "zone-b": 20.5}}
     assert rejected == {}
     assert notes == (
@@ -760,7 +783,7 @@ def test_a_row_without_a_service_is_left_out() -> None:
 def test_a_bad_value_of_json_rejects_its_service_alone() -> None:
     """A text in place of a rate, or a list in place of zones."""
     text = '{"shop/web": {"a": "7"}, "shop/api": {"a": 1}, "web": {"a": 1}, "a/b": []}'
-    rates, rejected, notes = parse_rates(text, name="f")
+    rates, rejected, notes = parse_rates(text.encode(), name="f")
     assert rates == {API: {"a": 1.0}}
     assert set(rejected) == {WEB, NamespacedName("a", "b")}
     assert "Expected `float`" in rejected[WEB]
@@ -770,7 +793,7 @@ def test_a_bad_value_of_json_rejects_its_service_alone() -> None:
 def test_many_bad_cells_are_a_few_plain_notes() -> None:
     """A file in which all is wrong does not fill the log, and no cell changes a terminal."""
     bad = "".join(f"shop,web-{number}\x1b[2J,zone-a,\x1b[2J\n" for number in range(1000))
-    notes = parse_rates(f"{CSV}{bad}", name="f").notes
+    notes = parse_rates(f"{CSV}{bad}".encode(), name="f").notes
     assert len(notes) == 4
     assert notes[-1] == "f: 1,000 Services have errors; the first are logged"
     assert all(note.isprintable() for note in notes)

@@ -41,7 +41,7 @@ def check(data: bytes) -> None:
 
 def _read_file(data: bytes) -> ServiceRates:
     try:
-        rates, rejected, notes = parse_rates(data.decode(), name="file")
+        rates, rejected, notes = parse_rates(data, name="file")
     except ValueError:
         return {}
     require(not rates.keys() & rejected.keys(), "rates of a Service that is rejected")

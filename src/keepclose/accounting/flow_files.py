@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
-from io import StringIO
+from io import BytesIO, StringIO
 from typing import Annotated, Any, Final, NoReturn
 
 import msgspec
@@ -238,6 +238,17 @@ def bounded_lines(
         if len(text) > most:
             raise FlowFileError(name, line, f"the line has more than {most:,} characters")
         yield line, text.removeprefix("\ufeff").rstrip("\r\n") if line == 1 else text.rstrip("\r\n")
+
+
+def page_lines(data: bytes) -> Iterator[str]:
+    """Yield the lines of a page, each decoded when it is read: a list of them is many times larger.
+
+    Only a line feed ends a line. A byte that is not UTF-8 becomes a character that no name may
+    have; a line that is longer than readers accept is cut behind their limit.
+    """
+    with BytesIO(data) as file:
+        while line := file.readline(4 * (MAX_LINE_CHARACTERS + 2)):
+            yield line.decode("utf-8", "surrogateescape")
 
 
 def check_rows(count: int, name: str, line: int) -> int:

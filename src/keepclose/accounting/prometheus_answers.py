@@ -255,21 +255,20 @@ class FirstSample(NamedTuple):
         return FirstSample(self.series, float(self.step_s), at)
 
 
-def read_vector(data: bytes, *, name: str) -> list[tuple[dict[str, str], float]]:
-    """Return labels and value of each series of an instant vector; raise FlowFileError.
+def read_vector(data: bytes, *, name: str) -> Iterator[tuple[dict[str, str], float]]:
+    """Yield labels and value of each series of an instant vector; raise FlowFileError.
 
-    A value that is no number is NaN; the caller judges values by the series they belong to.
+    A value that is no number is NaN; the caller judges values by the series they belong to. Labels
+    take many times their bytes in memory, so that only those of one series are there at a time.
     """
     answer = _decode(data, name)
     if answer.data is None or answer.data.result_type != "vector":
         kind = make_plain("nothing" if answer.data is None else answer.data.result_type, most=50)
         raise FlowFileError(name, 0, f"the answer is {kind}, expected a vector")
-    found = [_Series.read(lazy, name) for lazy in answer.data.result]
-    return [
-        (series.metric, _float(series.samples[0][1]))
-        for series in found
-        if series.samples and not series.is_counter
-    ]
+    for lazy in answer.data.result:
+        series = _Series.read(lazy, name)
+        if series.samples and not series.is_counter:
+            yield series.metric, _float(series.samples[0][1])
 
 
 def _float(text: str) -> float:

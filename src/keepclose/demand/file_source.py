@@ -68,11 +68,6 @@ class FileSource:
         if seen != self._seen:
             data = read_input(self._path, most=MAX_DEMAND_BYTES, takes_pipes=False)
             name = make_plain(self._path, most=200)
-            try:
-                text = data.decode()
-            except UnicodeDecodeError:
-                message = f"{name}: it is no text in UTF-8; write it again"
-                raise ValueError(message) from None
-            self._content = parse_rates(text, name=name)
+            self._content = parse_rates(data, name=name)
             self._seen = seen
         return status.st_mtime

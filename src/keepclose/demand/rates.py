@@ -8,12 +8,13 @@ that something else writes, a cell that cannot be read rejects its Service in th
 from __future__ import annotations
 
 import csv
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
-from keepclose.accounting.flow_files import MAX_ROWS, bounded_lines, check_rows
+from keepclose.accounting.flow_files import MAX_ROWS, bounded_lines, check_rows, page_lines
 from keepclose.accounting.flow_table import FlowKey, FlowKind, FlowTable, is_zone
 from keepclose.demand.prometheus_queries import FIELDS
 from keepclose.demand.settings import DemandMeasure
@@ -24,6 +25,8 @@ ServiceRates = dict[NamespacedName, dict[str, float]]
 """The rate of each zone by Service."""
 MAX_DEMAND_BYTES: Final = 32 << 20
 """The largest file of demand, and the largest answer of a Prometheus about it."""
+_HEAD: Final = 4096
+"""The first character of a file of JSON is within so many bytes."""
 _COLUMNS: Final = ("namespace", "service", "zone", "rate")
 _SHOWN_CELL: Final = 40
 _SHOWN_ERRORS: Final = 3
@@ -99,17 +102,18 @@ def add_rates(total: ServiceRates, rates: ServiceRates) -> None:
             sums[zone] = sums.get(zone, 0.0) + rate
 
 
-def parse_rates(text: str, *, name: str) -> FileRates:
+def parse_rates(data: bytes, *, name: str) -> FileRates:
     """Return the rates of a file, JSON or CSV as its first character says.
 
     What is wrong with one Service rejects that Service alone. Raises ValueError for a file that
     has no rates at all: other columns, no JSON, or too many rows.
     """
     rows = _RateRows(name)
-    if text.lstrip("\ufeff \t\r\n").startswith("{"):
-        _read_json(text.removeprefix("\ufeff"), name, rows)
+    data = data.removeprefix(BOM_UTF8)
+    if data[:_HEAD].lstrip().startswith(b"{"):
+        _read_json(data, name, rows)
     else:
-        _read_csv(text, name, rows)
+        _read_csv(data, name, rows)
     return rows.finish()
 
 
@@ -121,6 +125,8 @@ class _RateRows:
         self._rates: ServiceRates = {}
         self._rejected: dict[NamespacedName, str] = {}
         self._nameless: list[str] = []
+        """Why the first rows that name no Service cannot be used."""
+        self._left_out = 0
 
     def zones_of(self, key: NamespacedName) -> dict[str, float]:
         """Return the rates of a Service by zone, to add to."""
@@ -129,7 +135,9 @@ class _RateRows:
     def reject(self, key: NamespacedName | None, why: str) -> None:
         """Use no rates of a Service; None for a row that names no Service, which is left out."""
         if key is None:
-            self._nameless.append(why)
+            self._left_out += 1
+            if len(self._nameless) < _SHOWN_ERRORS:
+                self._nameless.append(why)
         else:
             self._rejected.setdefault(key, why)
 
@@ -142,19 +150,23 @@ class _RateRows:
             for key, why in self._rejected.items()
         ]
         left_out = [f"{self._name}, {why}; the row is not used" for why in self._nameless]
-        notes = [*named[:_SHOWN_ERRORS], *left_out[:_SHOWN_ERRORS]]
+        notes = [*named[:_SHOWN_ERRORS], *left_out]
         if len(named) > _SHOWN_ERRORS:
             notes.append(f"{self._name}: {len(named):,} Services have errors; the first are logged")
-        if len(left_out) > _SHOWN_ERRORS:
+        if self._left_out > _SHOWN_ERRORS:
             notes.append(
-                f"{self._name}: {len(left_out):,} rows name no Service; the first are logged"
+                f"{self._name}: {self._left_out:,} rows name no Service; the first are logged"
             )
         return FileRates(self._rates, self._rejected, tuple(notes))
 
 
-def _read_json(text: str, name: str, rows: _RateRows) -> None:
+def _read_json(data: bytes, name: str, rows: _RateRows) -> None:
+    # NB: each Service and each rate has a colon, and no name has one. They are counted before they
+    # take many times their bytes in memory.
+    if data.count(b":") > 2 * MAX_ROWS:
+        raise _too_many_rates(name)
     try:
-        document = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        document = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         message = f'{name}: {error}; expected {{"NAMESPACE/SERVICE": {{"ZONE": RATE}}}}'
         raise ValueError(message) from None
@@ -173,22 +185,25 @@ def _read_json(text: str, name: str, rows: _RateRows) -> None:
             continue
         count += max(1, len(zones))
         if count > MAX_ROWS:
-            message = f"{name}: more than {MAX_ROWS:,} rates; divide the file"
-            raise ValueError(message)
+            raise _too_many_rates(name)
         rows.zones_of(key).update(zones)
 
 
-def _read_csv(text: str, name: str, rows: _RateRows) -> None:
+def _read_csv(data: bytes, name: str, rows: _RateRows) -> None:
     columns: list[str] = []
     count = 0
-    for line, row in bounded_lines(text.splitlines(), name):
-        if not row.strip():
+    if b"\n" not in data:
+        data = data.replace(b"\r", b"\n")
+    for line, row in bounded_lines(page_lines(data), name):
+        if line > 2 * MAX_ROWS:
+            message = (
+                f"{name}, line {line}: more than {2 * MAX_ROWS:,} lines: remove the empty ones"
+            )
+            raise ValueError(message)
+        cells = _split_row(row, name, line)
+        # Spreadsheets write empty records as commas, and some programs as quotes.
+        if not any(cells):
             continue
-        try:
-            cells = [cell.strip() for cell in next(csv.reader([row]), [])]
-        except csv.Error as error:
-            message = f"{name}, line {line}: it is no line of CSV: {error}"
-            raise ValueError(message) from None
         if not columns:
             columns = cells
             if sorted(columns) != sorted(_COLUMNS):
@@ -203,6 +218,22 @@ def _read_csv(text: str, name: str, rows: _RateRows) -> None:
     if not columns:
         message = f"{name}: it is empty; write the columns {','.join(_COLUMNS)} at least"
         raise ValueError(message)
+
+
+def _split_row(row: str, name: str, line: int) -> list[str]:
+    """Return the cells of a row without blanks around them; raise ValueError."""
+    try:
+        row.encode()
+        return [cell.strip() for cell in next(csv.reader([row]), [])]
+    except UnicodeEncodeError:
+        message = f"{name}, line {line}: it is no text in UTF-8"
+    except csv.Error as error:
+        message = f"{name}, line {line}: it is no line of CSV: {error}"
+    raise ValueError(message)
+
+
+def _too_many_rates(name: str) -> ValueError:
+    return ValueError(f"{name}: more than {MAX_ROWS:,} rates: measure with a Prometheus instead")
 
 
 def _read_row(cells: Mapping[str, str], count: int, line: int, rows: _RateRows) -> None:

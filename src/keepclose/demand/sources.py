@@ -15,7 +15,7 @@ from math import inf
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import SplitResult, urlencode
 
-from keepclose.accounting.flow_files import FlowFileError, read_json_lines
+from keepclose.accounting.flow_files import FlowFileError, page_lines, read_json_lines
 from keepclose.accounting.flow_table import ZONES_ONLY, FlowTable
 from keepclose.accounting.prometheus_answers import read_vector
 from keepclose.demand.agent_pages import MAX_AGENT_PAGE_BYTES, PageReader
@@ -175,8 +175,7 @@ class AgentSource:
         def take(name: str, page: bytes) -> str:
             listed.add(name)
             try:
-                lines = page.decode("utf-8", "surrogateescape").splitlines()
-                table = read_json_lines(lines, name=name).reduced(ZONES_ONLY)
+                table = read_json_lines(page_lines(page), name=name).reduced(ZONES_ONLY)
             except FlowFileError as error:
                 return str(error)
             if self._measure is DemandMeasure.BYTES and not table.has_bytes:
