@@ -328,5 +328,4 @@ def _gate_off(setting: str, gate: Gate) -> Reason:
         ReasonCode.GATE_OFF,
         f"{setting} is ignored because feature gate {gate} is off",
         subject=f"FeatureGate {gate}",
-        fix=f"turn the gate on: --feature-gates={gate}=true",
     )
