@@ -67,6 +67,34 @@ def test_errors_have_a_place_and_a_fix(text: str | bytes, want: tuple[int, int, 
     assert rows.bad >= 1
 
 
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param(f"{'t' * 9999},a,b\n", f'got "{"t" * 63}"', id="a header"),
+        pytest.param(f"time,a,{'b' * 9999}\n", f'zone "{"b" * 63}" is no', id="a zone"),
+        pytest.param(f"time,a,b\n{'0' * 9999},1,1\n", f'"{"0" * 40}" is no time', id="a time"),
+        pytest.param(f"time,a,b\n0,{'9' * 999},1\n", f'"{"9" * 40}" is no rate', id="a rate"),
+        pytest.param(
+            f"time,a,b\n{'x' * 131_073},1,1\n",
+            "a field has more than 131,072 characters",
+            id="a field beyond what is read",
+        ),
+    ],
+)
+def test_long_values_are_cut_in_errors(text: str, want: str) -> None:
+    """An error is short, however long the value is."""
+    error = read(text).errors[0]
+    assert want in error.text
+    assert len(error.text) + len(error.subject) < 200
+
+
+@pytest.mark.parametrize("blank", [",,", '"","",""', " , ,\t", '""', "", "\r"])
+def test_blank_records_are_no_rows(blank: str) -> None:
+    """They count neither as bad nor as rows, wherever they are."""
+    rows = read(f"time,a,b\n{blank}\n0,1,2\n{blank}\n5,3,4\n{blank}\n")
+    assert (rows.times, rows.rates, rows.bad) == ((0.0, 5.0), ((1.0, 2.0), (3.0, 4.0)), 0)
+
+
 def test_many_bad_rows_are_counted() -> None:
     """Ten are described; good rows between them do not matter."""
     rows = read("time,a,b\n" + "".join(f"{n},{'x' if n % 2 else 1},1\n" for n in range(60)))

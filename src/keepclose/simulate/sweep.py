@@ -84,6 +84,7 @@ def run_sweep(
             task_rows=task_rows,
             worker_wait_s=worker_wait_s,
             tasks_per_thread=tasks_per_thread,
+            algorithms=len(algorithms),
         )
         tallies = [BlockTally(algorithm.name) for algorithm in algorithms]
         try:
@@ -105,6 +106,17 @@ def run_sweep(
     return [tally.finish() for tally in tallies]
 
 
+def find_answer_error(result: object, algorithms: int) -> TypeError | None:
+    """Return what is wrong with the answer of a worker; None for one tally for each algorithm."""
+    if isinstance(result, OtherVersions):
+        return None
+    if not isinstance(result, list) or not all(isinstance(part, PartTally) for part in result):
+        return TypeError(f"a worker answered with {type(result).__name__}, not with tallies")
+    if len(result) != algorithms:
+        return TypeError(f"a worker answered with {len(result)} tallies for {algorithms}")
+    return None
+
+
 class _Sweep:
     """Tasks that are submitted, and results that wait for those of earlier rows."""
 
@@ -117,8 +129,10 @@ class _Sweep:
         task_rows: int,
         worker_wait_s: float,
         tasks_per_thread: int,
+        algorithms: int,
     ) -> None:
         self._cluster = cluster
+        self._algorithms = algorithms
         self._work = work
         self._rows = rows
         self._task_rows = task_rows
@@ -210,17 +224,23 @@ class _Sweep:
             if future.status == "cancelled":
                 raise ConnectionError("it has dropped the tasks")
             if future.status == "error":
-                error: BaseException = future.exception()
-                return error
+                try:
+                    failure: BaseException = future.exception()
+                except Exception as error:  # noqa: BLE001 - an error that cannot be decoded is one
+                    failure = error
+                return failure
             try:
                 result: list[PartTally] | OtherVersions = future.result(timeout=_TICK_S)
             except TimeoutError:
                 self._count_threads()
-            except Exception:
+            except (OSError, CancelledError):
                 if future.status != "error":
                     raise
+            except Exception as error:  # noqa: BLE001 - a result that cannot be decoded raises anything
+                if future.status != "error":
+                    return error
             else:
-                return result
+                return find_answer_error(result, self._algorithms) or result
 
     def _count_threads(self) -> int:
         """Return the threads of all workers; raises SweepError when there were none for long."""

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from keepclose.model.plain_text import make_plain
 from keepclose.simulate.datasets import MissingExtraError
 from keepclose.simulate.sweep_task import describe_differences
 from keepclose.system.threads import call_within
@@ -197,9 +198,12 @@ def refuse_versions(what: str) -> SweepError:
 
 
 def in_words(error: BaseException | None) -> str:
-    """Return the text of an error in one line, its type if it has none."""
-    text = " ".join(str(error).split())
-    return text[:300] or type(error).__name__
+    """Return the text of an error in one visible line, its type if it has none."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - an error of a worker has any text, or fails to have one
+        text = ""
+    return make_plain(text, most=300) or type(error).__name__
 
 
 def _refuse_address(scheduler: str, problem: str) -> SweepError:
@@ -214,10 +218,12 @@ def _refuse_address(scheduler: str, problem: str) -> SweepError:
     )
 
 
-def _pick_versions(found: dict[str, Any]) -> dict[str, str]:
-    packages = found["packages"]
+def _pick_versions(found: Any) -> dict[str, str]:
+    packages = found.get("packages") if isinstance(found, dict) else None
+    if not isinstance(packages, dict):
+        packages = {}
     versions = {name: str(packages.get(name) or "") for name in (*_CLUSTER_PACKAGES, "keepclose")}
-    return versions | {"python": ".".join(str(packages["python"]).split(".")[:2])}
+    return versions | {"python": ".".join(str(packages.get("python") or "").split(".")[:2])}
 
 
 def _go_on() -> None:

@@ -27,6 +27,7 @@ MAX_DEMAND_ROWS: Final = 100_000
 LARGEST_RATE: Final = 1e12
 TIME_COLUMN: Final = "time"
 _SHOWN: Final = 10
+_SHOWN_CHARACTERS: Final = 63
 _HEADER_FIX: Final = "the first line must be time,<zone>,<zone>,..."
 _TIME_FIX: Final = "write seconds, such as 90, or a duration, such as 1m30s"
 _RATE_FIX: Final = f"write a number from 0 to {LARGEST_RATE:g}"
@@ -134,7 +135,11 @@ def _records(text: str) -> Iterator[tuple[int, list[str]] | RowError]:
             yield line, next(reader)
         except StopIteration:
             return
-        except csv.Error:
+        except csv.Error as error:
+            if "field larger" in str(error):
+                what = f"a field has more than {csv.field_size_limit():,} characters"
+                yield RowError(line, 1, what, fix="write one rate into each field")
+                return
             yield RowError(
                 line, 1, "the quotes do not match", fix='quote the whole field and write " as ""'
             )
@@ -144,7 +149,7 @@ def _records(text: str) -> Iterator[tuple[int, list[str]] | RowError]:
 def _read_zones(cells: list[str]) -> tuple[str, ...] | RowError:
     names = [cell.strip() for cell in cells]
     if names[0].lower() != TIME_COLUMN:
-        what = f'expected the column "{TIME_COLUMN}" first, got "{names[0]}"'
+        what = f'expected the column "{TIME_COLUMN}" first, got "{names[0][:_SHOWN_CHARACTERS]}"'
         return RowError(1, 1, what, fix=_HEADER_FIX)
     zones = names[1:]
     if not 2 <= len(zones) <= MAX_TRACE_ZONES:
@@ -155,7 +160,7 @@ def _read_zones(cells: list[str]) -> tuple[str, ...] | RowError:
         if not zone:
             return RowError(1, column, f"zone {number} has no name", fix=_HEADER_FIX)
         if problems := label_value(zone):
-            what = f'zone "{zone}" is no value of a label'
+            what = f'zone "{zone[:_SHOWN_CHARACTERS]}" is no value of a label'
             return RowError(1, column, what, fix=problems[0])
         if zone in zones[: number - 1]:
             what = f'zone "{zone}" has two columns'

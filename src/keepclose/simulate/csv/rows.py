@@ -27,6 +27,8 @@ _NO_NODES: Final = 5
 """No zone of the row has a node, so that there is no traffic at all."""
 _NUMBER: Final = re.compile(r"[-+]?[0-9]+")
 _CELL_FIX: Final = 'write two whole numbers, such as "3 12": 3 nodes and 12 endpoints'
+_SHOWN_CHARACTERS: Final = 80
+_SHOWN_WORDS: Final = 4
 _TAB: Final = 9
 _NEWLINE: Final = 10
 _RETURN: Final = 13
@@ -224,16 +226,21 @@ def scan_cell(data: Sequence[int], at: int) -> tuple[int, int, int]:
 def _cell_error(cell: str) -> tuple[str, str]:
     """Return the error of a cell that is not two numbers, and its fix."""
     words = unquote(cell.encode()).split()
+    shown = [_cut(word) for word in words[:_SHOWN_WORDS]]
     for what, word in zip(("nodes", "endpoints"), words, strict=False):
         if not _NUMBER.fullmatch(word):
-            return f'the number of {what} is no whole number: "{word}"', _CELL_FIX
+            return f'the number of {what} is no whole number: "{_cut(word)}"', _CELL_FIX
         # NB: Python refuses to parse a number of thousands of digits.
         digits = word.lstrip("+-0")
         if word.startswith("-") and digits:
-            return f"the number of {what} is negative: {word}", _CELL_FIX
+            return f"the number of {what} is negative: {_cut(word)}", _CELL_FIX
         if len(digits) > len(str(LARGEST)) or int(digits or "0") > LARGEST:
-            return f"the number of {what} is too large: {word}", f"at most {LARGEST:,}"
-    return f'expected "<nodes> <endpoints>", got "{" ".join(words)}"', _CELL_FIX
+            return f"the number of {what} is too large: {_cut(word)}", f"at most {LARGEST:,}"
+    return f'expected "<nodes> <endpoints>", got "{" ".join(shown)}"', _CELL_FIX
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 def _label_at(data: bytes, start: int) -> str:
@@ -241,7 +248,7 @@ def _label_at(data: bytes, start: int) -> str:
     end = find_field_end(data, start)
     if end < 0:
         end = min(place for place in (data.find(b",", start), len(data)) if place >= 0)
-    return unquote(data[start:end])
+    return _cut(unquote(data[start:end]))
 
 
 def _decode(data: bytes) -> str:
