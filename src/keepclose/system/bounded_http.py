@@ -22,6 +22,7 @@ _TIMEOUT_S: Final = 30.0
 """For each step of an answer."""
 _CHUNK: Final = 1 << 20
 _OK: Final = 200
+_SHOWN_CHARACTERS: Final = 300
 _SCHEMES: Final = ("http", "https")
 
 
@@ -107,7 +108,7 @@ def get_page(
         status, body = get_bounded(connection, path, headers, most=most, within_s=within_s)
     except (OSError, ValueError, HTTPException) as error:
         raise HttpPageError(
-            f"no {what} answers at {show_url(url, '')}: {error}",
+            f"no {what} answers at {show_url(url, '')}: {_escape(str(error))}",
             "check the address, and that the port can be reached from here",
             is_unreachable=True,
         ) from error
@@ -120,6 +121,17 @@ def get_page(
         message = f"{shown} answers status {status}, so it is no {what}"
         raise HttpPageError(message, is_unreachable=True)
     return body
+
+
+def _escape(text: str) -> str:
+    """Return a text of the other end in short, with escapes for what is not visible ASCII."""
+    shown = "".join(
+        [
+            char if char.isascii() and char.isprintable() else ascii(char)[1:-1]
+            for char in text.strip()[:_SHOWN_CHARACTERS]
+        ]
+    )
+    return shown[:_SHOWN_CHARACTERS]
 
 
 def get_bounded(
