@@ -352,6 +352,23 @@ def test_extra_kinds_are_read_where_a_command_asks(tmp_path: Path) -> None:
     assert read_cluster([dump]).other == ()
 
 
+def test_a_snapshot_of_a_live_cluster_answers_like_the_cluster(tmp_path: Path) -> None:
+    """Every kind is read once, Secrets and other ConfigMaps never, and a denied kind is named."""
+    file = tmp_path / "snapshot.json.gz"
+    with cluster(tmp_path, page_size=1, denied_everywhere="daemonsets") as (config, asked):
+        live = resolve("--kubeconfig", str(config), "-o", "json")
+        asked.clear()
+        options = ["--kubeconfig", str(config), "-o", str(file)]
+        result = CliRunner().invoke(app, ["snapshot", *options])
+    assert result.exit_code == 0, result.output
+    assert "warning: DaemonSet: the cluster does not" not in result.stderr
+    assert "warning: DaemonSet: the cluster denies access" in result.stderr
+    assert json.loads(live.stdout) == json.loads(resolve("-f", str(file), "-o", "json").stdout)
+    assert read_cluster([str(file)], kinds=(ExtraKind.DEPLOYMENTS,)).other != ()
+    assert not any("secrets" in path or "events" in path for path in asked)
+    assert [path for path in asked if "configmaps" in path and "labelSelector" not in path] == []
+
+
 def test_only_acknowledgements_of_config_maps_are_kept(tmp_path: Path) -> None:
     """A ConfigMap without keepclose's label may hold anything, so it is not read."""
     acknowledged = {"keepclose.dev/acknowledgement": "true"}

@@ -25,6 +25,7 @@ from keepclose.cli.proxy import app as proxy
 from keepclose.cli.render.output import adapt_streams, echo_document, say
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
+from keepclose.cli.snapshot.command import snapshot
 from keepclose.cli.traffic import traffic
 from keepclose.cli.up import demo, down, up
 from keepclose.cli.verify.command import verify
@@ -55,6 +56,7 @@ app.command(short_help="Show in two minutes what keeps traffic close.")(demo)
 app.command()(traffic)
 app.add_typer(lab)
 app.command()(resolve)
+app.command()(snapshot)
 app.command()(verify)
 app.command()(apiserver)
 app.command()(controller)

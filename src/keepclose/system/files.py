@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import select
 import stat
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -27,6 +29,7 @@ times its size in memory."""
 _PIPE_WAIT_S: Final = 0.5
 """How long a pipe may be without a program at its other end."""
 _CHUNK: Final = 1 << 20
+_GZIP: Final = b"\x1f\x8b"
 _NULL: Final = os.makedev(1, 3)
 _KINDS: Final = {
     stat.S_IFIFO: "a pipe",
@@ -151,6 +154,43 @@ def _too_large(size: int | None, most: int) -> InputError:
 def _explain(error: OSError | ValueError) -> InputError:
     reason = error.strerror if isinstance(error, OSError) else ""
     return InputError(reason or str(error))
+
+
+def unpack_input(data: bytes, *, most: int = _MAX_BYTES) -> bytes:
+    """Return the content of a gzip file, other data as it is; raise InputError if it is damaged."""
+    if not data.startswith(_GZIP):
+        return data
+    # NB: a file of a kilobyte may unpack to a gigabyte, so no more than allowed is unpacked.
+    decoder = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        content = decoder.decompress(data, most + 1)
+    except zlib.error:
+        raise InputError("it is a damaged gzip file") from None
+    if len(content) <= most and not decoder.eof:
+        raise InputError("it is a gzip file that ends early", "make or copy it again")
+    return _check_size(content, most)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file that only this user can read, as a whole or not at all; raise OSError.
+
+    An existing file is replaced; anything else of that name is an error.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "it exists and is no file", str(path))
+    # NB: a link is followed, or it would be replaced and its target would keep the old content.
+    target = path.resolve()
+    temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def open_output(path: Path) -> BinaryIO:

@@ -52,6 +52,12 @@ class Unread(NamedTuple):
     fix: str = ""
 
 
+def name_gap(kind: str, unread: Unread) -> Gap:
+    """Return the gap of a kind that was not read."""
+    consequence = {"Node": _NODES_FROM_SLICES, "Pod": FROM_SLICES, **_CONSEQUENCES}.get(kind, "")
+    return Gap(kind, unread.reason, consequence or "they are missing", unread.fix)
+
+
 def fill_gaps(
     inventory: Inventory, unread: dict[str, Unread], name: str
 ) -> tuple[Inventory, tuple[Gap, ...]]:

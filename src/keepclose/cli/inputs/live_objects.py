@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from keepclose.advise.inventory import Inventory
 from keepclose.cli.exit import ExitCode, fail
 from keepclose.cli.inputs.cluster_input import EXTRA_VERSIONS, ClusterInput, ExtraKind
-from keepclose.cli.inputs.gaps import Gap, Unread, fill_gaps
+from keepclose.cli.inputs.gaps import Gap, Unread, fill_gaps, name_gap
 from keepclose.cli.options import ChosenCluster
 from keepclose.cli.render.progress import Advance, shown_progress
 from keepclose.cli.startup import log_to_standard_error
@@ -54,14 +55,38 @@ def read_live_objects(
 
     `fallback` is the namespace to read where listing all of them is denied.
     """
+    reader = _read(cluster, _ClusterReader(namespace, fallback), kinds)
+    inventory, gaps = fill_gaps(Inventory.of(reader.objects), reader.unread, cluster.name)
+    return ClusterInput(
+        inventory,
+        cluster.name,
+        (*gaps, *reader.partial),
+        tuple(reader.other),
+        cluster,
+        cluster.connection.namespace or "default",
+    )
+
+
+def read_plain_objects(
+    cluster: ChosenCluster, *, namespace: str = "", kinds: Collection[ExtraKind] = ()
+) -> tuple[list[JsonObject], tuple[Gap, ...]]:
+    """Return the same objects as plain values with all of their fields, and the gaps."""
+    reader = _read(cluster, _ClusterReader(namespace, "", is_plain=True), kinds)
+    gaps = [name_gap(kind, unread) for kind, unread in reader.unread.items()]
+    return reader.other, (*gaps, *reader.partial)
+
+
+def _read(
+    cluster: ChosenCluster, reader: _ClusterReader, kinds: Collection[ExtraKind]
+) -> _ClusterReader:
+    """Return the reader when it has read everything; errors end the command."""
     settings = cluster.connection
     # Gaps say what cannot be read; a log would say it twice.
     log_to_standard_error(logging.CRITICAL)
-    reader = _ClusterReader(namespace, fallback)
     try:
         asyncio.run(reader.read(settings, kinds))
     except (Forbidden, Unauthorized) as error:
-        hint = "" if namespace else "or name a namespace that it may read, with -n"
+        hint = "or name a namespace that it may read, with -n" if reader.reads_all else ""
         fail(
             f"the cluster denies access: {error}",
             "let this user list services; without them there is no answer",
@@ -70,15 +95,7 @@ def read_live_objects(
         )
     except (KubeError, TimeoutError, OSError) as error:
         _fail_unreachable(settings, error)
-    inventory, gaps = fill_gaps(Inventory.of(reader.objects), reader.unread, cluster.name)
-    return ClusterInput(
-        inventory,
-        cluster.name,
-        (*gaps, *reader.partial),
-        tuple(reader.other),
-        cluster,
-        settings.namespace or "default",
-    )
+    return reader
 
 
 def _fail_unreachable(settings: ConnectionSettings, error: Exception) -> NoReturn:
@@ -98,21 +115,28 @@ def _kind_of(extra: ExtraKind) -> Kind[Any]:
 class _ClusterReader:
     """What was read of a cluster so far."""
 
-    def __init__(self, namespace: str, fallback: str) -> None:
+    def __init__(self, namespace: str, fallback: str, *, is_plain: bool = False) -> None:
         self._namespace, self._fallback = namespace, fallback
+        self._is_plain = is_plain
+        """Whether objects of all kinds are kept as plain values, in `other`."""
         self.objects: list[object] = []
         self.other: list[JsonObject] = []
         self.unread: dict[str, Unread] = {}
         self.partial: list[Gap] = []
         """Kinds of which some objects are missing."""
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether all namespaces are read."""
+        return not self._namespace
+
     async def read(self, settings: ConnectionSettings, kinds: Collection[ExtraKind]) -> None:
         """Read all kinds; raise KubeError when there is no answer without the kind."""
         async with connect(settings, clock=SystemClock()) as client:
-            self.objects += await self._list(client, SERVICES)
+            await self._read_core(client, SERVICES)
             for kind in _CORE:
                 try:
-                    self.objects += await self._list(client, kind)
+                    await self._read_core(client, kind)
                 except (Forbidden, NotFound) as error:
                     self._note_unread(kind, error)
             for extra in dict.fromkeys(kinds):
@@ -124,9 +148,19 @@ class _ClusterReader:
                 except ApiError as error:
                     self._note_unread(kind, error)
                     continue
-                self.other += [
-                    {**obj, "apiVersion": kind.api_version, "kind": kind.kind} for obj in objects
-                ]
+                self._keep_plain(kind, objects)
+
+    async def _read_core(self, client: Client, kind: Kind[Any]) -> None:
+        if self._is_plain:
+            self._keep_plain(kind, await self._list(client, replace(kind, struct=dict)))
+        else:
+            self.objects += await self._list(client, kind)
+
+    def _keep_plain(self, kind: Kind[Any], objects: Iterable[JsonObject]) -> None:
+        # NB: the items of a list have neither.
+        self.other += [
+            {**obj, "apiVersion": kind.api_version, "kind": kind.kind} for obj in objects
+        ]
 
     async def _list_extra(
         self, client: Client, extra: ExtraKind, kind: Kind[Any]

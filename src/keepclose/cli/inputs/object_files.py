@@ -7,13 +7,13 @@ without a zone and kinds that are not read are warned of.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import typer
 
-from keepclose.cli.exit import ExitCode
+from keepclose.cli.exit import ExitCode, fail
 from keepclose.cli.inputs.cluster_input import EXTRA_VERSIONS, ClusterInput, ExtraKind
 from keepclose.cli.inputs.gaps import fill_gaps
 from keepclose.cli.render.output import say
@@ -42,18 +42,41 @@ def read_inventory(files: list[str]) -> Inventory:
     return _load(files, ())[1]
 
 
-def _load(files: list[str], kinds: Collection[ExtraKind]) -> tuple[Manifests, Inventory]:
+def read_plain_files(files: list[str], versions: Mapping[str, str]) -> list[JsonObject]:
+    """Return the objects of files as plain values, of the kinds that have a version here.
+
+    Problems end the command. Objects that keepclose decodes must be readable.
+    """
     from keepclose.cli.manifests.objects import load_manifests
+    from keepclose.model.decoding import Rejected, convert
+
+    manifests = load_manifests(files, extra=versions)
+    _end_with(manifests.problems)
+    for obj in manifests.extra:
+        if isinstance(result := convert(obj), Rejected):
+            meta = obj["metadata"]
+            name = "/".join(str(meta[part]) for part in ("namespace", "name") if meta.get(part))
+            fail(f"{obj['kind']} {name}: {result.cause}")
+    return list(manifests.extra)
+
+
+def _end_with(problems: Sequence[InputProblem]) -> None:
+    """Print all problems and end the command, if there are any."""
     from keepclose.cli.manifests.problems import render
 
-    manifests = load_manifests(files, extra={kind.value: EXTRA_VERSIONS[kind] for kind in kinds})
-    inventory, problems = _admit(manifests)
-    problems = [*manifests.problems, *problems]
     for problem in problems[:MAX_PROBLEMS]:
         say(*render(problem).splitlines(), err=True)
     _report_rest(len(problems), "error", "problems")
     if problems:
         raise typer.Exit(ExitCode.BAD_INPUT)
+
+
+def _load(files: list[str], kinds: Collection[ExtraKind]) -> tuple[Manifests, Inventory]:
+    from keepclose.cli.manifests.objects import load_manifests
+
+    manifests = load_manifests(files, extra={kind.value: EXTRA_VERSIONS[kind] for kind in kinds})
+    inventory, problems = _admit(manifests)
+    _end_with([*manifests.problems, *problems])
     _warn_of_objects(manifests)
     return manifests, inventory
 

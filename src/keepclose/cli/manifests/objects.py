@@ -36,7 +36,7 @@ from keepclose.model.decoding import (
 )
 from keepclose.model.field_errors import FieldError, duplicate, invalid, required
 from keepclose.model.json_values import JsonObject
-from keepclose.system.files import InputError, read_input, read_standard_input
+from keepclose.system.files import InputError, read_input, read_standard_input, unpack_input
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 STDIN_NAME: Final = "-"
@@ -167,6 +167,12 @@ class _Loader:
     def read_bytes(self, file: str, data: bytes) -> None:
         """Read the contents of a file."""
         try:
+            data = unpack_input(data)
+        except InputError as error:
+            self._add_unreadable(file, error)
+            return
+        file_name = file.removesuffix(".gz")
+        try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             place = InputPlace(file, line=data.count(b"\n", 0, error.start) + 1)
@@ -174,7 +180,7 @@ class _Loader:
                 InputProblem(place, "not UTF-8 text", fix="save the file as UTF-8")
             )
             return
-        for entry in read_documents(text, is_json=file.endswith(".json")):
+        for entry in read_documents(text, is_json=file_name.endswith(".json")):
             place = InputPlace(file, entry.document, entry.item, entry.line)
             if isinstance(entry, DocumentError):
                 place = msgspec.structs.replace(place, column=entry.column)

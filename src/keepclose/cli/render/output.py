@@ -128,6 +128,11 @@ def echo_json(document: object) -> None:
 
 def echo_yaml(document: object) -> None:
     """Print plain values as YAML; a text of several lines is printed on one, in quotes."""
+    typer.echo(render_yaml(document), nl=False)
+
+
+def render_yaml(document: object) -> str:
+    """Return plain values as YAML that readers of Kubernetes understand alike."""
     import yaml
 
     from keepclose.kube.yaml_nodes import STR, plain_tag
@@ -141,10 +146,7 @@ def echo_yaml(document: object) -> None:
         return dumper.represent_scalar(STR, text, style=style)
 
     _Dumper.add_representer(str, represent)
-    typer.echo(
-        yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=sys.maxsize),
-        nl=False,
-    )
+    return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=sys.maxsize))
 
 
 def _reserve_numbers() -> None:
