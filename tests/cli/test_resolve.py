@@ -106,6 +106,117 @@ def test_the_table_is_made_for_people() -> None:
     ]
 
 
+def test_many_services_begin_with_a_summary() -> None:
+    """Totals first, then what is worth a look, the farthest first, and how to see the rest."""
+    text = [" ".join(line.split()) for line in run("-f", str(EXAMPLE)).stdout.splitlines()]
+    assert text[:6] == [
+        "3 Services, 14 endpoints, 14 ready, 6 nodes in 3 zones",
+        "in zone 67 % of what nodes send, each node and Service alike",
+        "by PreferSameZone 1, PreferSameNode 1, Auto 1",
+        "fixes 2 Services with a fix",
+        "",
+        "SERVICE MECHANISM READY IN ZONE FIX WHY",
+    ]
+    services = [line for line in text if line.startswith("shop/")]
+    assert services[0].startswith("shop/admin Auto 5/5 33 % yes 5 endpoints on 3 zones cannot")
+    assert services[1].startswith(
+        "shop/web PreferSameZone 3/3 67 % yes no ready endpoint is hinted"
+    )
+    assert text[-2:] == [
+        "and 1 Service with nothing to note",
+        "endpoints, reasons and fixes: --service NAME, or --details for all",
+    ]
+
+
+def test_the_summary_says_the_same_to_programs() -> None:
+    """JSON has the totals beside the Services."""
+    document = json.loads(run("-f", str(EXAMPLE), "-o", "json").stdout)
+    summary = document["summary"]
+    assert (summary["services"], summary["endpoints"], summary["withFix"]) == (3, 14, 2)
+    assert summary["inZone"] == pytest.approx((1 + 2 / 3 + 1 / 3) / 3)
+    assert [one["name"] for one in summary["worthALook"]] == ["admin", "web"]
+
+
+def test_all_details_come_on_request() -> None:
+    """With --details every Service has its block, and for a single Service they always come."""
+    details = run("-f", str(EXAMPLE), "--details").stdout
+    for block in (
+        "shop/web  PreferSameZone",
+        "shop/admin  Auto",
+        "kube-system/dns  PreferSameNode",
+    ):
+        assert block in details
+    alone = f"{NODE}---\n{SERVICE}spec: {{ports: [{{port: 80}}], selector: {{app: web}}}}\n"
+    assert run("-f", "-", stdin=alone).stdout.startswith("default/web  None\n")
+
+
+def crowd(count: int, *, node: str) -> str:
+    """Return Services with long names that prefer their zone and have pods in one zone only."""
+    nodes = [
+        NODE.replace("n1", f"{node}-{zone}").replace("zone: a", f"zone: {zone}") for zone in "ab"
+    ]
+    ready = 'conditions: [{type: Ready, status: "True"}]'
+    documents = [part.replace("metadata", f"status: {{{ready}}}\nmetadata", 1) for part in nodes]
+    for number in range(count):
+        name = f"a-service-with-quite-a-long-name-{number}"
+        documents.append(
+            SERVICE.replace("name: web", f"name: {name}")
+            + f"spec: {{trafficDistribution: PreferSameZone, ports: [{{port: 80}}], "
+            f"selector: {{app: {name}}}}}\n"
+        )
+        documents.append(
+            f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}, labels: {{app: {name}}}}}\n"
+            f"spec: {{nodeName: {node}-a}}\n"
+            f"status: {{podIPs: [{{ip: 10.0.0.{number + 1}}}], {ready}}}\n"
+        )
+    return "---\n".join(documents)
+
+
+NODE_NAMES = {
+    "EKS": "ip-10-0-12-7.eu-central-1.compute.internal",
+    "GKE": "gke-production-europe-west1-default-pool-7f3a9c1",
+    "AKS": "aks-nodepool1-12345678-vmss000000",
+}
+
+
+@pytest.mark.parametrize("count", [2, 5, 60])
+def test_a_summary_fits_a_terminal(count: int) -> None:
+    """80 columns and 24 lines are enough for any number of Services, with long names."""
+    env = {"COLUMNS": "80", "TERM": "dumb"}
+    text = crowd(count, node=NODE_NAMES["GKE"])
+    result = CliRunner().invoke(app, ["resolve", "-f", "-"], input=text, env=env)
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"{count} Services, {count} endpoints, {count} ready")
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 24
+    if count > 10:
+        assert f"and {count - 10} more Services worth a look" in lines
+
+
+@pytest.mark.parametrize("provider", NODE_NAMES)
+def test_long_names_of_nodes_keep_the_table_whole(provider: str) -> None:
+    """Each row of the table is one line of 80 columns, and the two nodes can be told apart."""
+    env = {"COLUMNS": "80", "TERM": "dumb"}
+    text = crowd(1, node=NODE_NAMES[provider])
+    result = CliRunner().invoke(app, ["resolve", "-f", "-", "--details"], input=text, env=env)
+    rows = [line for line in result.stdout.splitlines() if re.match(r" +[ab] ", line)]
+    assert len(rows) == 2
+    assert len({row.split()[1] for row in rows}) == 2
+    assert all(len(row) <= 80 and row.endswith(("same zone", "everywhere")) for row in rows)
+
+
+def test_a_service_that_fails_comes_first() -> None:
+    """Without ready endpoints a Service is worth more of a look than any share."""
+    text = (
+        crowd(3, node="n")
+        + f"---\n{SERVICE}spec: {{ports: [{{port: 80}}], selector: {{app: x}}}}\n"
+    )
+    result = run("-f", "-", stdin=text)
+    first = next(line for line in result.stdout.splitlines() if line.startswith("default/"))
+    assert first.split() == ["default/web", "None", "0/0", "0", "%", "no", "ready", "endpoint"]
+    assert "1 with nodes that reach no endpoint" in result.stdout
+
+
 def test_one_node_and_one_service_can_be_picked() -> None:
     """Filters leave only what was asked about."""
     services = answer("-f", str(EXAMPLE), "--service", "kube-system/dns", "--node", "n2")
@@ -149,7 +260,7 @@ def test_conditions_come_with_their_gate() -> None:
         ("TrafficDistributionAccepted", "Accepted"),
         ("TrafficDistributionProgrammed", "OverriddenByAnnotation"),
     ]
-    table = run("-f", str(EXAMPLE), "--feature-gates", gates).stdout
+    table = run("-f", str(EXAMPLE), "--feature-gates", gates, "--details").stdout
     assert "TrafficDistributionProgrammed=False (OverriddenByAnnotation)" in table
 
 
@@ -310,7 +421,8 @@ spec: {{type: ExternalName, externalName: example.com}}
         {"n1": {}},
     )
     assert (services["default/ext"]["slices"], services["default/ext"]["nodes"]) == ([], {"n1": {}})
-    assert "no node routes this Service" in run("-f", "-", stdin=text).stdout
+    assert "no node routes this Service" in run("-f", "-", "--details", stdin=text).stdout
+    assert "no node routes any of them" in run("-f", "-", stdin=text).stdout
 
 
 def test_a_service_of_another_proxy_is_left_alone() -> None:

@@ -67,7 +67,7 @@ def test_calls_are_found() -> None:
         (("--version",), True, None),
         (("resolve", "-h"), True, None),
         (("resolve",), False, None),
-        (("resolve",), True, "Missing parameter: file"),
+        (("completion",), True, "Missing parameter: shell"),
         (("reslove",), False, "no such command: reslove"),
         (("proxy", "stats"), False, "no such command: stats"),
         (("proxy", "--nodename", "n1"), False, "No such option: --nodename"),

@@ -16,6 +16,7 @@ from keepclose.cli.inputs.cluster_input import (
     ClusterFiles,
     NamespaceOption,
     read_cluster,
+    read_cluster_gates,
 )
 from keepclose.cli.inputs.service_choice import choose_services
 from keepclose.cli.options import (
@@ -27,7 +28,6 @@ from keepclose.cli.options import (
     StartingThreshold,
     SubsettingDefaults,
     TopologyMode,
-    read_gates,
     read_subsets,
 )
 from keepclose.cli.render.output import TableJsonOrYaml, echo_json, echo_yaml
@@ -35,6 +35,7 @@ from keepclose.cli.render.output import TableJsonOrYaml, echo_json, echo_yaml
 if TYPE_CHECKING:
     from keepclose.advise.inventory import Inventory
     from keepclose.advise.resolution import ResolvedService
+    from keepclose.model.gates import FeatureGates
     from keepclose.routing.subsets import SubsetOptions
     from keepclose.slices.settings import PlannerSettings
 
@@ -51,6 +52,13 @@ def resolve(
     service: Annotated[
         str | None, typer.Option(metavar="[NS/]NAME", help="Only this Service.")
     ] = None,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details",
+            help="Show endpoints, reasons and fixes of all Services, as with --service.",
+        ),
+    ] = False,
     namespace: NamespaceOption = "",
     all_namespaces: AllNamespaces = False,
     default_subsetting: Annotated[
@@ -69,9 +77,11 @@ def resolve(
 ) -> None:
     """Show how Services in a cluster or in manifests would be routed.
 
-    Mechanism, slices and hints, and the endpoints that every node would use. EndpointSlices that
-    exist are the state to start from. Writes nothing. Exit codes: 0 fine, 2 bad input, 3 nothing
-    found, 4 no API server answers.
+    A summary of all Services; of one, its mechanism, slices and hints, and the endpoints that every
+    node would use. EndpointSlices that exist are the state to start from. Reads files, else a lab
+    that runs, else the cluster that kubectl uses, and writes nothing. Exit codes: 0 resolved,
+    whatever the result, 2 bad input, 3 no such Service or node, or no Service at all, 4 no API
+    server answers or it denies access.
     """
     from keepclose.advise.resolution import resolve_services as resolve_inventory
 
@@ -81,7 +91,6 @@ def resolve(
         padding=subsetting_padding,
         overload_threshold=subsetting_overload_threshold,
     )
-    settings = _settings(feature_gates, subsets, node_level_topology_mode)
     source = read_cluster(
         file,
         kubeconfig=kubeconfig,
@@ -94,36 +103,55 @@ def resolve(
     inventory = choose_services(source, service or "", namespace)
     if node is not None and all(node != other.name for other in inventory.nodes):
         fail(f"no Node {node} in {source.name}", code=ExitCode.NOTHING)
+    gates = read_cluster_gates(feature_gates, source)
+    settings = _settings(gates, subsets, node_level_topology_mode)
     answer = resolve_inventory(inventory, settings=settings, node=node)
-    _show(answer, inventory, output)
+    has_details = details or service is not None or len(answer) == 1
+    _show(answer, inventory, output, has_details=has_details)
 
 
-def _settings(gates: str, subsets: SubsetOptions, detection: TopologyMode) -> PlannerSettings:
+def _settings(
+    gates: FeatureGates, subsets: SubsetOptions, detection: TopologyMode
+) -> PlannerSettings:
     from keepclose.heuristics.discovery import find_heuristics
     from keepclose.routing.node_level import NodeLevelMode
     from keepclose.slices.settings import PlannerSettings
 
-    chosen = read_gates(gates)
     return PlannerSettings(
-        gates=chosen,
+        gates=gates,
         subsets=subsets,
         node_level_mode=NodeLevelMode(detection.value),
-        heuristics=find_heuristics(chosen),
+        heuristics=find_heuristics(gates),
     )
 
 
 def _show(
-    answer: tuple[ResolvedService, ...], inventory: Inventory, output: TableJsonOrYaml
+    answer: tuple[ResolvedService, ...],
+    inventory: Inventory,
+    output: TableJsonOrYaml,
+    *,
+    has_details: bool,
 ) -> None:
+    from keepclose.advise.resolution_summary import summarise_resolution
+
     if output is TableJsonOrYaml.TABLE:
-        from keepclose.cli.render.resolve import print_services
         from keepclose.cli.render.screen import Screen
 
-        print_services(Screen(), answer, inventory.nodes)
+        if has_details:
+            from keepclose.cli.render.resolve import print_services
+
+            print_services(Screen(), answer, inventory.nodes)
+        else:
+            from keepclose.cli.render.resolve_summary import print_summary
+
+            print_summary(Screen(), summarise_resolution(answer, inventory.nodes))
         return
+    import msgspec
+
     from keepclose.cli.render.resolve import resolved_document
 
-    document = resolved_document(answer)
+    summary = summarise_resolution(answer, inventory.nodes)
+    document = {**resolved_document(answer), "summary": msgspec.to_builtins(summary)}
     if output is TableJsonOrYaml.JSON:
         echo_json(document)
     else:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from keepclose.advise.resolution import ResolvedPort, ResolvedService
-from keepclose.cli.render.screen import Grid, Group, Line, Padding, RenderableType, Screen
+from keepclose.cli.render.screen import (
+    Grid,
+    Group,
+    Line,
+    Padding,
+    RenderableType,
+    Screen,
+    cell_len,
+)
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import VISIBLE_IN_SELECTION, Reason, ReasonCode
 from keepclose.routing.selection import Outcome, PacketVerdict
@@ -23,6 +31,8 @@ from keepclose.routing.topology import RoutingMode
 
 LABEL_WIDTH: Final = len("status")
 SHOWN_NODES: Final = 6
+LONGEST_NAME: Final = 16
+"""The longest name of a node that a table of 80 columns shows whole."""
 SHOWN_REASONS: Final = 8
 # The table shows the parts of endpoints by weight.
 _VISIBLE_IN_TABLE: Final = VISIBLE_IN_SELECTION | {ReasonCode.WEIGHTED}
@@ -168,6 +178,7 @@ def _same_tables(
 ) -> list[tuple[Grid, list[str]]]:
     """Return one table for all ports that every node routes alike, with the names of the ports."""
     names_by_table: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    short = _shorten(zones)
     for title in titles:
         rows: dict[tuple[str, ...], list[str]] = {}
         columns: tuple[str, ...] = ()
@@ -179,7 +190,7 @@ def _same_tables(
         table = (
             ("from", "nodes", *columns, "mode"),
             *(
-                (zone or "no zone", _names(nodes), *cells)
+                (zone or "no zone", _names(nodes, short), *cells)
                 for (zone, *cells), nodes in sorted(rows.items(), key=lambda row: row[0][0])
             ),
         )
@@ -289,10 +300,31 @@ def _short(text: str) -> str:
     return _ANNOTATION_PATH.sub(r"annotation \1", text)
 
 
-def _names(nodes: list[str]) -> str:
-    if len(nodes) <= SHOWN_NODES:
-        return " ".join(nodes)
-    return f"{' '.join(nodes[: SHOWN_NODES - 1])} and {len(nodes) - SHOWN_NODES + 1} more"
+def _names(nodes: list[str], short: Mapping[str, str]) -> str:
+    """Return the names of nodes, or as many as fit, and how many more there are."""
+    if not short:
+        if len(nodes) <= SHOWN_NODES:
+            return " ".join(nodes)
+        return f"{' '.join(nodes[: SHOWN_NODES - 1])} and {len(nodes) - SHOWN_NODES + 1} more"
+    return short[nodes[0]] + (f" +{len(nodes) - 1}" if len(nodes) > 1 else "")
+
+
+def _shorten(nodes: Iterable[str]) -> dict[str, str]:
+    """Return short names of nodes if their names are too long for a table of 80 columns, else {}.
+
+    The domain that all of them have in common goes first, then the beginning, as the names that a
+    cloud gives to its nodes differ at their ends. Names that would no longer differ stay whole.
+    """
+    names = list(nodes)
+    if max(map(cell_len, names), default=0) <= LONGEST_NAME:
+        return {}
+    domains = {name.partition(".")[2] for name in names}
+    short = {name: name.partition(".")[0] if len(domains) == 1 else name for name in names}
+    for name, text in short.items():
+        if cell_len(text) > LONGEST_NAME:
+            end = text[-LONGEST_NAME + 2 :]
+            short[name] = f"..{end[end.find('-') + 1 :] if '-' in end[:-4] else end}"
+    return short if len(set(short.values())) == len(names) else {}
 
 
 def _style(cell: str) -> str:
