@@ -6,8 +6,12 @@ The cluster is an API server over HTTP that denies or lacks the kinds that a tes
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -242,6 +246,43 @@ def test_a_kind_that_cannot_be_read_is_a_gap(
         result = resolve("--kubeconfig", str(config), "-o", "json")
     assert endpoints_of(result) == {"n1": BOTH, "n2": BOTH}
     assert want in result.stderr
+
+
+def test_an_object_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object of wrong types is named, and all others count."""
+    broken = {"metadata": {"name": "odd", "namespace": "shop"}, "spec": {"ports": "none"}}
+    monkeypatch.setitem(OBJECTS, "services", [broken, *OBJECTS["services"]])
+    with cluster(tmp_path) as (config, _):
+        result = resolve("--kubeconfig", str(config), "-o", "json")
+    assert endpoints_of(result) == {"n1": BOTH, "n2": BOTH}
+    assert "warning: Service: 1 cannot be read, first shop/odd: spec.ports" in result.stderr
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_only_a_terminal_shows_how_much_was_read(tmp_path: Path, is_terminal: bool) -> None:
+    """A long list has a progress bar on a terminal; a file or a pipe never holds it."""
+    leader, follower = pty.openpty()
+    with cluster(tmp_path, page_size=1) as (config, _):
+        done = subprocess.run(
+            [sys.executable, "-m", "keepclose", "resolve", "--kubeconfig", str(config)],
+            stdout=subprocess.PIPE,
+            stderr=follower if is_terminal else subprocess.PIPE,
+            env={**os.environ, "TERM": "xterm", "HOME": str(tmp_path)},
+            check=True,
+            timeout=120,
+        )
+    os.close(follower)
+    shown = b""
+    with suppress(OSError):
+        # NB: a terminal whose last user has gone ends with an error.
+        while chunk := os.read(leader, 65536):
+            shown += chunk
+    os.close(leader)
+    assert (b"2 pods" in shown) is is_terminal
+    assert is_terminal or done.stderr == b""
+    assert b"\x1b" not in done.stdout
 
 
 def test_without_services_there_is_no_answer(tmp_path: Path) -> None:

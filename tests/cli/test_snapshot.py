@@ -274,6 +274,20 @@ def test_what_matters_beside_secrets_is_kept() -> None:
     }
 
 
+def test_values_of_a_wrong_type_are_left_out() -> None:
+    """A list in the place of labels would pass the anonymizer by."""
+    odd: Raw = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}}
+    odd["metadata"] |= {"labels": [SECRET], "ownerReferences": SECRET, "annotations": SECRET}
+    odd["spec"] = {"selector": SECRET, "replicas": [SECRET], "template": {"metadata": [SECRET]}}
+    kept = allowed_part(odd)
+    assert kept == {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "x"},
+        "spec": {"template": {}},
+    }
+
+
 def plain(*objects: msgspec.Struct) -> list[Raw]:
     """Return objects as plain values."""
     return [msgspec.json.decode(msgspec.json.encode(obj)) for obj in objects]

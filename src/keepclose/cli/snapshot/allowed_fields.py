@@ -81,17 +81,18 @@ def _word(value: Any) -> Any:
     return value if isinstance(value, str) and _IS_WORD(value) else None
 
 
-def _strings(value: Any) -> Any:
-    """Return a map of texts, or a list of them."""
-    if isinstance(value, Mapping):
-        return {
-            key: text
-            for key, text in value.items()
-            if isinstance(key, str) and isinstance(text, str)
-        }
-    if isinstance(value, list):
-        return [text for text in value if isinstance(text, str)]
-    return None
+def _labels(value: Any) -> Any:
+    """Return a map of texts."""
+    if not isinstance(value, Mapping):
+        return None
+    return {
+        key: text for key, text in value.items() if isinstance(key, str) and isinstance(text, str)
+    }
+
+
+def _texts(value: Any) -> Any:
+    """Return a list of texts."""
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else None
 
 
 def _quantities(*names: str) -> _Allowed:
@@ -124,7 +125,7 @@ def _each(allowed: _Allowed) -> _Allowed:
 
 
 def _annotations(value: Any) -> Any:
-    texts = _strings(value) if isinstance(value, Mapping) else {}
+    texts: dict[str, str] = _labels(value) or {}
     kept = {key: text for key, text in texts.items() if key in ALLOWED_ANNOTATIONS}
     kept |= dict.fromkeys(filter(_is_suppression, texts), SUPPRESSED)
     return kept or None
@@ -147,16 +148,16 @@ _META: Final = _fields(
     "generation",
     "creationTimestamp",
     "deletionTimestamp",
-    labels=_strings,
+    labels=_labels,
     annotations=_annotations,
     ownerReferences=_each(
         _fields("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion")
     ),
 )
-_EXPRESSIONS: Final = _each(_fields("key", "operator", values=_strings))
-_SELECTOR: Final = _fields(matchLabels=_strings, matchExpressions=_EXPRESSIONS)
+_EXPRESSIONS: Final = _each(_fields("key", "operator", values=_texts))
+_SELECTOR: Final = _fields(matchLabels=_labels, matchExpressions=_EXPRESSIONS)
 _NODE_TERM: Final = _fields(matchExpressions=_EXPRESSIONS, matchFields=_EXPRESSIONS)
-_POD_TERM: Final = _fields("topologyKey", labelSelector=_SELECTOR, namespaces=_strings)
+_POD_TERM: Final = _fields("topologyKey", labelSelector=_SELECTOR, namespaces=_texts)
 _POD_TERMS: Final = _fields(
     requiredDuringSchedulingIgnoredDuringExecution=_each(_POD_TERM),
     preferredDuringSchedulingIgnoredDuringExecution=_each(
@@ -193,7 +194,7 @@ _POD_SPEC: Final = _fields(
     containers=_CONTAINERS,
     initContainers=_CONTAINERS,
     readinessGates=_each(_fields("conditionType")),
-    nodeSelector=_strings,
+    nodeSelector=_labels,
     affinity=_fields(
         nodeAffinity=_fields(
             requiredDuringSchedulingIgnoredDuringExecution=_fields(
@@ -216,7 +217,7 @@ _POD_SPEC: Final = _fields(
             "nodeAffinityPolicy",
             "nodeTaintsPolicy",
             labelSelector=_SELECTOR,
-            matchLabelKeys=_strings,
+            matchLabelKeys=_texts,
         )
     ),
     overhead=_RESOURCES,
@@ -229,7 +230,7 @@ _STATE: Final = _fields(
 _CONTAINER_STATUSES: Final = _each(
     _fields("name", "ready", "started", "restartCount", state=_STATE, lastState=_STATE)
 )
-_TEMPLATE: Final = _fields(metadata=_fields(labels=_strings), spec=_POD_SPEC)
+_TEMPLATE: Final = _fields(metadata=_fields(labels=_labels), spec=_POD_SPEC)
 _ROLLING: Final = _fields("type", rollingUpdate=_fields("maxUnavailable", "maxSurge", "partition"))
 _REFERENCE: Final = _fields("kind", "namespace", "name", "uid")
 _ENDPOINT_PORTS: Final = _each(_fields("name", "protocol", "port", "appProtocol"))
@@ -276,7 +277,7 @@ _KINDS: Final[dict[tuple[str, str], _Allowed]] = {
         spec=_fields(
             "podCIDR",
             "unschedulable",
-            podCIDRs=_strings,
+            podCIDRs=_texts,
             taints=_each(_fields("key", "value", "effect")),
         ),
         status=_fields(
@@ -317,16 +318,16 @@ _KINDS: Final[dict[tuple[str, str], _Allowed]] = {
             "loadBalancerClass",
             "loadBalancerIP",
             "trafficDistribution",
-            selector=_strings,
+            selector=_labels,
             ports=_each(
                 _fields("name", "protocol", "appProtocol", "port", "targetPort", "nodePort")
             ),
-            clusterIPs=_strings,
-            ipFamilies=_strings,
-            externalIPs=_strings,
+            clusterIPs=_texts,
+            ipFamilies=_texts,
+            externalIPs=_texts,
             sessionAffinityConfig=_fields(clientIP=_fields("timeoutSeconds")),
-            loadBalancerSourceRanges=_strings,
-            topologyKeys=_strings,
+            loadBalancerSourceRanges=_texts,
+            topologyKeys=_texts,
         ),
         status=_fields(
             loadBalancer=_fields(ingress=_each(_fields("ip", "hostname", "ipMode"))),
@@ -341,10 +342,10 @@ _KINDS: Final[dict[tuple[str, str], _Allowed]] = {
                 "hostname",
                 "nodeName",
                 "zone",
-                addresses=_strings,
+                addresses=_texts,
                 conditions=_fields("ready", "serving", "terminating"),
                 targetRef=_REFERENCE,
-                deprecatedTopology=_strings,
+                deprecatedTopology=_labels,
                 hints=_fields(forZones=_each(_fields("name")), forNodes=_each(_fields("name"))),
             )
         ),
