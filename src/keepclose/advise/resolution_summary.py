@@ -42,13 +42,13 @@ class ServiceSummary(msgspec.Struct, frozen=True, rename="camel"):
         return f"{self.namespace}/{self.name}"
 
     @property
-    def rank(self) -> tuple[bool, bool, float, str]:
-        """The place among Services worth a look: failing ones, those with a fix, the far ones.
+    def rank(self) -> tuple[bool, float, bool, str]:
+        """The place among Services worth a look: failing ones, then the farthest from clients.
 
-        Among these the one with most endpoints that serve other zones comes first.
+        The farthest has most endpoints that serve other zones; of two alike that with a fix leads.
         """
         far = (1.0 - (self.in_zone or 0.0)) * max(self.ready, 1)
-        return self.nodes_without == 0, not self.has_fix, -far, self.title
+        return self.nodes_without == 0, -round(far, 6), not self.has_fix, self.title
 
 
 class ResolutionSummary(msgspec.Struct, frozen=True, rename="camel"):
