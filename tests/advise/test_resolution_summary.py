@@ -69,6 +69,12 @@ def test_what_no_node_routes_has_no_share() -> None:
     assert (got.services, got.endpoints, got.in_zone, got.worth_a_look) == (1, 1, None, ())
 
 
+def test_the_service_of_the_api_server_has_no_share() -> None:
+    """Its endpoints are not in any zone, so it would say that traffic is far."""
+    got = summarise(service("kubernetes", selector=None))
+    assert (got.services, got.in_zone, got.without_endpoints, got.worth_a_look) == (1, None, 0, ())
+
+
 def test_an_annotation_without_effect_is_worth_a_look() -> None:
     """What a Service asks for in vain is said, although nothing fails."""
     made = service(traffic_distribution="keepclose.dev/Balanced")

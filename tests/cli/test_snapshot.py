@@ -256,6 +256,8 @@ def test_secrets_never_get_into_a_snapshot(tmp_path: Path, options: list[str]) -
     kinds = {item["kind"] for item in json.loads(text)["items"]}
     assert kinds.isdisjoint({"Secret", "Event"})
     assert {"Service", "Pod", "Node", "Deployment", "ConfigMap"} <= kinds
+    again = run("resolve", "-f", str(file))
+    assert (again.exit_code, "not read" in again.stderr) == (0, False)
 
 
 def test_what_matters_beside_secrets_is_kept() -> None:

@@ -1,7 +1,7 @@
 """What a resolution of many Services comes to: totals, and the Services that are worth a look.
 
 Each node counts alike for each Service, because objects do not show traffic. Services that no node
-routes, such as headless ones, have no share in zone.
+routes, such as headless ones, have no share in zone, nor has the Service of the API server.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from keepclose.advise.resolution import ResolvedService, ignored_reasons
+from keepclose.model.well_known import KUBERNETES_SERVICE
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
 
@@ -102,6 +103,18 @@ def summarise_service(resolved: ResolvedService, zones: Mapping[str, str]) -> Se
         key = target.name if target is not None else "".join(endpoint.addresses)
         endpoints[key] = endpoints.get(key, False) or endpoint.conditions.ready is not False
     in_zone, without = _measure_nodes(resolved, zones)
+    if resolved.service.key == KUBERNETES_SERVICE:
+        # Its endpoints are API servers, which no cluster can place near its nodes.
+        return ServiceSummary(
+            *resolved.service.key,
+            resolved.strategy.label,
+            len(endpoints),
+            sum(endpoints.values()),
+            None,
+            0,
+            has_fix=False,
+            why="",
+        )
     ready = sum(endpoints.values())
     fixable = next((reason for reason in _reasons(resolved) if _has_fix(reason)), None)
     return ServiceSummary(

@@ -55,7 +55,9 @@ def read_live_objects(
 
     `fallback` is the namespace to read where listing all of them is denied.
     """
-    reader = _read(cluster, _ClusterReader(namespace, fallback), kinds)
+    reader = _read(
+        cluster, _ClusterReader(namespace, fallback, is_lab=cluster.lab is not None), kinds
+    )
     inventory, gaps = fill_gaps(Inventory.of(reader.objects), reader.unread, cluster.name)
     return ClusterInput(
         inventory,
@@ -71,7 +73,8 @@ def read_plain_objects(
     cluster: ChosenCluster, *, namespace: str = "", kinds: Collection[ExtraKind] = ()
 ) -> tuple[list[JsonObject], tuple[Gap, ...]]:
     """Return the same objects as plain values with all of their fields, and the gaps."""
-    reader = _read(cluster, _ClusterReader(namespace, "", is_plain=True), kinds)
+    plain = _ClusterReader(namespace, "", is_lab=cluster.lab is not None, is_plain=True)
+    reader = _read(cluster, plain, kinds)
     gaps = [name_gap(kind, unread) for kind, unread in reader.unread.items()]
     return reader.other, (*gaps, *reader.partial)
 
@@ -115,8 +118,10 @@ def _kind_of(extra: ExtraKind) -> Kind[Any]:
 class _ClusterReader:
     """What was read of a cluster so far."""
 
-    def __init__(self, namespace: str, fallback: str, *, is_plain: bool = False) -> None:
-        self._namespace, self._fallback = namespace, fallback
+    def __init__(
+        self, namespace: str, fallback: str, *, is_lab: bool, is_plain: bool = False
+    ) -> None:
+        self._namespace, self._fallback, self._is_lab = namespace, fallback, is_lab
         self._is_plain = is_plain
         """Whether objects of all kinds are kept as plain values, in `other`."""
         self.objects: list[object] = []
@@ -146,7 +151,9 @@ class _ClusterReader:
                 except Unauthorized:
                     raise
                 except ApiError as error:
-                    self._note_unread(kind, error)
+                    # A lab has no objects of the kinds that it does not serve.
+                    if not (self._is_lab and isinstance(error, NotFound)):
+                        self._note_unread(kind, error)
                     continue
                 self._keep_plain(kind, objects)
 
@@ -225,8 +232,8 @@ class _ClusterReader:
         elif isinstance(error, NotFound):
             unread = Unread(
                 f"the cluster does not serve {kind} in {kind.api_version}",
-                f"kubectl api-versions shows what it serves; {kind.api_version} needs Kubernetes "
-                "1.27 or newer",
+                "keepclose reads Kubernetes 1.27 and newer; kubectl api-versions shows what this "
+                "cluster serves",
             )
         else:
             unread = Unread(f"the cluster does not list {kind}: {error}")

@@ -138,7 +138,7 @@ def _warn_of_objects(manifests: Manifests) -> None:
     from keepclose.cli.manifests.objects import place_of_object
     from keepclose.model.decoding import API_VERSIONS
     from keepclose.model.well_known import ZONE_LABEL
-    from keepclose.model.workload import Node
+    from keepclose.model.workload import Node, Pod
 
     field = f"metadata.labels[{ZONE_LABEL}]"
     zoneless = [
@@ -156,7 +156,14 @@ def _warn_of_objects(manifests: Manifests) -> None:
             err=True,
         )
     _report_rest(len(zoneless), "warning", "Nodes without a zone")
-    for kind, count in islice(manifests.ignored.items(), MAX_PROBLEMS):
+    # A dump has kinds that other commands read; among manifests they may be taken for Pods.
+    is_dump = any(isinstance(located.object, Node | Pod) for located in manifests.objects)
+    ignored = {
+        kind: count
+        for kind, count in manifests.ignored.items()
+        if not (is_dump and kind in EXTRA_VERSIONS)
+    }
+    for kind, count in islice(ignored.items(), MAX_PROBLEMS):
         close = get_close_matches(kind, API_VERSIONS, n=1, cutoff=0.75)
         hint = f"did you mean {close[0]}?" if close and close[0] != kind else _READ_KINDS
         say(
@@ -165,7 +172,7 @@ def _warn_of_objects(manifests: Manifests) -> None:
             f"         {hint}",
             err=True,
         )
-    _report_rest(len(manifests.ignored), "warning", "kinds that are not read")
+    _report_rest(len(ignored), "warning", "kinds that are not read")
 
 
 def _report_rest(count: int, level: str, what: str) -> None:
