@@ -76,7 +76,12 @@ def check_followed(
     assert after.failed <= before.failed + EXACT
     limit = max(1 + overload_bound(made.service), before.busiest)
     assert after.busiest <= limit * (1 + EXACT)
-    assert max(after.in_zone - before.in_zone, after.on_node - before.on_node) > EXACT
+    gains = (
+        after.in_zone - before.in_zone,
+        after.on_node - before.on_node,
+        before.busiest - after.busiest,
+    )
+    assert max(gains) > EXACT
     assert changed_policies == policies
     spec = made.service.spec
     assert change.service.spec == replace(

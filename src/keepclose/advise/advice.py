@@ -20,8 +20,8 @@ from typing import Final
 import msgspec
 
 from keepclose.advise.mechanism_changes import (
-    Mechanism,
     MechanismChange,
+    ServiceMechanism,
     drop_topology_annotation,
     enable_gate,
     opt_into_node_level,
@@ -38,11 +38,11 @@ from keepclose.slices.settings import PlannerSettings
 LEAST_GAIN: Final = 0.005
 """The part of the traffic that a change must bring closer, so that a user sees an effect."""
 PREFERENCE: Final = (
-    Mechanism.SAME_ZONE,
-    Mechanism.BALANCED,
-    Mechanism.AUTO,
-    Mechanism.SUBSETTING,
-    Mechanism.SAME_NODE,
+    ServiceMechanism.SAME_ZONE,
+    ServiceMechanism.BALANCED,
+    ServiceMechanism.AUTO,
+    ServiceMechanism.SUBSETTING,
+    ServiceMechanism.SAME_NODE,
 )
 """The mechanisms that may be advised; of several that keep as much in the zone the first one is."""
 _SAME_SHARE: Final = 0.005
@@ -84,6 +84,8 @@ def find_harm(then: RoutedTraffic, now: RoutedTraffic, *, bound: float) -> str:
             f"the busiest endpoint would carry {then.busiest:.1f}x its fair share, "
             f"beyond {1 + bound:.1f}x"
         )
+    if then.overloaded > now.overloaded:
+        return f"{then.overloaded:,} endpoints would carry more than {1 + bound:.1f}x"
     if then.in_zone < now.in_zone - SHARE_ROUNDING:
         return "less traffic would stay in its zone"
     return ""
@@ -95,6 +97,12 @@ def helps(then: RoutedTraffic, now: RoutedTraffic, *, bound: float) -> bool:
     return gains and not find_harm(then, now, bound=bound)
 
 
+def relieves(then: RoutedTraffic, now: RoutedTraffic, *, bound: float) -> bool:
+    """Return whether a change brings all endpoints below the bound and makes nothing worse."""
+    is_relief = bool(now.overloaded) and not then.overloaded
+    return is_relief and not find_harm(then, now, bound=bound)
+
+
 def recommend(
     service: Service,
     settings: PlannerSettings,
@@ -104,10 +112,12 @@ def recommend(
 ) -> Advice | None:
     """Return the best mechanism to switch the Service to; None to leave it as it is.
 
-    It keeps clearly more traffic in its zone than now, which is what traffic between zones costs.
-    Mechanisms whose feature gates are off are not considered.
+    It keeps clearly more traffic in its zone than now, which is what traffic between zones costs,
+    or as much with no endpoint above the bound, where one is above it now. Mechanisms whose feature
+    gates are off are not considered.
     """
-    if why_unadvisable(service) or now.in_zone > 1.0 - LEAST_GAIN:
+    is_overloaded = bool(now.overloaded)
+    if why_unadvisable(service) or (now.in_zone > 1.0 - LEAST_GAIN and not is_overloaded):
         return None
     bound = overload_bound(service)
     best: Advice | None = None
@@ -116,11 +126,18 @@ def recommend(
         if change is None:
             continue
         then = measure(change)
-        if then.in_zone < now.in_zone + LEAST_GAIN or not helps(then, now, bound=bound):
+        is_closer = then.in_zone >= now.in_zone + LEAST_GAIN and helps(then, now, bound=bound)
+        if not is_closer and not relieves(then, now, bound=bound):
             continue
-        if best is None or then.in_zone > best.then.in_zone + _SAME_SHARE:
+        if best is None or _is_better(then, best.then):
             best = Advice(change, now, then)
     return best
+
+
+def _is_better(then: RoutedTraffic, best: RoutedTraffic) -> bool:
+    if abs(then.in_zone - best.in_zone) > _SAME_SHARE:
+        return then.in_zone > best.in_zone
+    return bool(best.overloaded) and not then.overloaded
 
 
 def find_advice(

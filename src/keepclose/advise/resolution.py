@@ -6,8 +6,7 @@ selection, and the reasons from both. Changes that may help are tried here, and 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import msgspec
@@ -15,9 +14,10 @@ from msgspec.structs import replace
 
 from keepclose.advise.advice import find_advice, overload_bound
 from keepclose.advise.clients import ClientNodes
-from keepclose.advise.inventory import Inventory, adopt, pods_in_slices
+from keepclose.advise.inventory import Inventory
 from keepclose.advise.mechanism_changes import OVERRIDES, MechanismChange
 from keepclose.advise.routed_traffic import PortWithEndpoints, RoutedTraffic, measure_traffic
+from keepclose.advise.service_objects import DUMP_COMMAND, gather_objects, name_slices
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.meta import Condition, NamespacedName
@@ -38,9 +38,17 @@ from keepclose.slices.service_planner import plan_service
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from keepclose.slices.slice_metadata import address_types
 
-DUMP_COMMAND = "kubectl get nodes,pods,services,endpointslices -A -o yaml > cluster.yaml"
-"""The command that dumps all objects that a resolution needs."""
-_NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+__all__ = [
+    "DUMP_COMMAND",
+    "ResolvedPort",
+    "ResolvedService",
+    "advise_changes",
+    "ignored_reasons",
+    "measure_slices",
+    "plan_as_asked",
+    "plan_slices",
+    "resolve_services",
+]
 
 
 class ResolvedPort(msgspec.Struct, frozen=True):
@@ -170,13 +178,17 @@ def measure_slices(
 
 
 def plan_slices(
-    service: Service, inventory: Inventory, cluster: ClusterNodes, settings: PlannerSettings
+    service: Service,
+    inventory: Inventory,
+    cluster: ClusterNodes,
+    settings: PlannerSettings,
+    *,
+    pods: Sequence[Pod] | None = None,
 ) -> ResolvedService:
     """Return the mechanism and the slices that the Service would have; `nodes` is empty.
 
-    The Service must have been admitted.
+    The Service must have been admitted. `pods` are those that it selects, if the caller knows them.
     """
-    present = inventory.slices.get(service.key, ())
     strategy = choose_strategy(
         service,
         gates=settings.gates,
@@ -187,38 +199,16 @@ def plan_slices(
         reason = Reason(ReasonCode.EXTERNAL_NAME, "an ExternalName Service is only a DNS name")
         return ResolvedService(service, strategy, (reason,))
     if service.spec.selector is None:
-        return _plan_by_hand(service, inventory, present, strategy)
-    ours = [
-        adopt(endpoint_slice, service)
-        for endpoint_slice in present
-        if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) == settings.managed_by
-    ]
-    foreign = [
-        endpoint_slice
-        for endpoint_slice in present
-        if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) != settings.managed_by
-    ]
-    pods: list[Pod] = inventory.pods_of(service)
-    missing: tuple[Reason, ...] = ()
-    if not pods and (slice_pods := pods_in_slices(service, ours)):
-        missing = (_pods_missing(service, inventory, len(slice_pods)),)
-        if not inventory.pods.get(service.metadata.namespace):
-            pods = slice_pods
+        return _plan_by_hand(service, inventory, strategy)
+    objects = gather_objects(service, inventory, settings.managed_by, pods)
     plan = plan_service(
-        service,
-        pods=pods,
-        slices=ours,
-        cluster=cluster,
-        settings=settings,
+        service, pods=objects.pods, slices=objects.ours, cluster=cluster, settings=settings
     )
     return ResolvedService(
         service,
         plan.strategy,
-        reasons=(*missing, *plan.reasons),
-        slices=_with_names(
-            plan.slices, taken=(endpoint_slice.metadata.name for endpoint_slice in present)
-        )
-        + tuple(foreign),
+        reasons=(*objects.missing, *plan.reasons),
+        slices=objects.name_planned(plan.slices),
         events=plan.events,
         conditions=plan.conditions,
         errors=plan.errors,
@@ -258,34 +248,8 @@ def ignored_reasons(planned: ResolvedService) -> list[Reason]:
     return [reason for reason in planned.strategy.reasons if reason.code in NO_EFFECT_CODES]
 
 
-def _pods_missing(service: Service, inventory: Inventory, count: int) -> Reason:
-    """Return the reason that reports endpoints without Pods.
-
-    An input without any Pod of the namespace was made without its Pods. Among other Pods of the
-    namespace, those of this Service are deleted, and a controller would empty its slices.
-    """
-    counted = f"{count} endpoint" + ("" if count == 1 else "s")
-    namespace = service.metadata.namespace
-    if not inventory.pods.get(namespace):
-        where = f" of namespace {namespace}" if inventory.pods else ""
-        were = "was" if count == 1 else "were"
-        message = f"the input has no Pods{where}, so {counted} {were} taken from the EndpointSlices"
-    else:
-        message = (
-            f"the EndpointSlices have {counted} and the input has none of their Pods, "
-            "so they count as deleted"
-        )
-    return Reason(
-        ReasonCode.PODS_MISSING, message, subject=f"Service {service.key}", fix=DUMP_COMMAND
-    )
-
-
-def _plan_by_hand(
-    service: Service,
-    inventory: Inventory,
-    present: tuple[EndpointSlice, ...],
-    strategy: Strategy,
-) -> ResolvedService:
+def _plan_by_hand(service: Service, inventory: Inventory, strategy: Strategy) -> ResolvedService:
+    present = inventory.slices.get(service.key, ())
     reason = Reason(
         ReasonCode.NO_SELECTOR,
         "the Service has no selector, so its endpoints and their hints are managed by hand",
@@ -306,7 +270,7 @@ def _plan_by_hand(
         service,
         strategy,
         (reason,),
-        _with_names(slices, taken=(endpoint_slice.metadata.name for endpoint_slice in present))
+        name_slices(slices, taken=(endpoint_slice.metadata.name for endpoint_slice in present))
         + others,
         events=tuple(TopologyEvent("Warning", e.reason, e.message) for e in result.events),
     )
@@ -344,37 +308,3 @@ def _ports_with_endpoints(
             for port in routed_ports(service, family, gates=gates, assume_allocated=True)
         )
     return ports
-
-
-def _with_names(
-    slices: Iterable[EndpointSlice], *, taken: Iterable[str]
-) -> tuple[EndpointSlice, ...]:
-    """Return the slices with names for new ones, as an API server would generate them.
-
-    The names depend on the position of a slice alone, so that the same input gives the same output.
-    """
-    used = set(taken)
-    named: list[EndpointSlice] = []
-    for endpoint_slice in slices:
-        meta = endpoint_slice.metadata
-        if not meta.name:
-            number = 0
-            while True:
-                name = meta.generate_name + _suffix(f"{meta.generate_name}{len(named)}/{number}")
-                if name not in used:
-                    break
-                number += 1
-            used.add(name)
-            meta = replace(meta, name=name)
-        if any(not owner.uid for owner in meta.owner_references):
-            # The Service has no uid, and an owner reference without a uid would be invalid.
-            meta = replace(meta, owner_references=())
-        if meta is not endpoint_slice.metadata:
-            endpoint_slice = replace(endpoint_slice, metadata=meta)  # noqa: PLW2901 (the same slice, named)
-        named.append(endpoint_slice)
-    return tuple(named)
-
-
-def _suffix(seed: str) -> str:
-    digest = hashlib.sha256(seed.encode()).digest()
-    return "".join(_NAME_ALPHABET[byte % len(_NAME_ALPHABET)] for byte in digest[:5])

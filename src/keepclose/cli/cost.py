@@ -96,7 +96,7 @@ def cost(
             "--prices aws, gcp or azure, or a file: "
             "keepclose cost --print-prices aws > prices.yaml",
         )
-    price_table = _read_prices(prices)
+    price_table = read_price_table(prices)
     if flows and (kubeconfig or context):
         fail("--flows: name sources or a cluster, not both")
     if flows:
@@ -105,7 +105,7 @@ def cost(
         cluster = choose_cluster(kubeconfig, context, data_dir, other=NO_CLUSTER)
         tables = _read_agents(cluster, agent_namespace)
     if period:
-        _set_period(tables, read_duration("--period", period))
+        set_flow_period(tables, read_duration("--period", period))
     notes = dict.fromkeys(note for table in tables for note in table.notes)
     try:
         report = price_flows(tables, price_table, by=CostGrouping(by.value))
@@ -155,7 +155,7 @@ def _preset(name: str) -> str:
     return text
 
 
-def _read_prices(name: str) -> PriceTable:
+def read_price_table(name: str) -> PriceTable:
     """Return a preset or the table of a file; YAML includes JSON."""
     from keepclose.accounting.prices import PRESETS, PriceError, read_prices
     from keepclose.cli.manifests.yaml_tree import Unreadable, build_value, compose_tree
@@ -180,7 +180,7 @@ def _read_prices(name: str) -> PriceTable:
         fail(str(error), "see a complete one with: keepclose cost --print-prices aws")
 
 
-def _set_period(tables: list[FlowTable], seconds: float) -> None:
+def set_flow_period(tables: list[FlowTable], seconds: float) -> None:
     """Let all tables be of the same period, of this length."""
     if seconds <= 0:
         fail("--period: it must be longer than 0")

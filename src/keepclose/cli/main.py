@@ -21,6 +21,7 @@ from keepclose.cli.cost import cost
 from keepclose.cli.exit import QuietGroup, fail_unexpected
 from keepclose.cli.flows import app as flows
 from keepclose.cli.lab import app as lab
+from keepclose.cli.plan.command import plan
 from keepclose.cli.proxy import app as proxy
 from keepclose.cli.render.output import adapt_streams, echo_document, say
 from keepclose.cli.resolve import resolve
@@ -57,6 +58,7 @@ app.command()(traffic)
 app.add_typer(lab)
 app.command()(resolve)
 app.command()(snapshot)
+app.command(short_help="Show which mechanism would help which Service.")(plan)
 app.command()(verify)
 app.command()(apiserver)
 app.command()(controller)

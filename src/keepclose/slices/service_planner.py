@@ -268,6 +268,30 @@ class ServicePlanner:
             has_weights=has_weights,
         )
 
+    def plan_as(
+        self, service: Service, *, settings: PlannerSettings, shares: Shares | None = None
+    ) -> ServicePlan:
+        """Return the writes that would be due if the Service asked for another mechanism.
+
+        `service` differs in annotations and spec.trafficDistribution alone, `settings` in gates and
+        heuristics. The planner stays as it is, so that many mechanisms cost one look at the pods.
+        """
+        own = self._service, self._settings
+        self._service, self._settings = service, settings
+        self._leave_groups()
+        try:
+            return self.plan(shares=shares)
+        finally:
+            self._service, self._settings = own
+            self._leave_groups()
+
+    def _leave_groups(self) -> None:
+        """Drop the groups of subsetting; the next plan forms them again from the slices."""
+        for family in self._families:
+            if family.subset_groups is not None:
+                family.subset_groups.ungroup_all()
+                family.subset_groups = None
+
     def _new_families(self) -> tuple[_Family, ...]:
         return tuple(
             _Family(self._service, address_type, self._settings)

@@ -94,7 +94,7 @@ def print_costs(report: CostReport, prices: PriceTable, *, name: str) -> None:
     """Print the sum, a row for each Service or the like, and what the numbers rest on."""
     total = report.total
     month = report.extrapolate(total, MONTH_HOURS)
-    amount = _amount(total.amount if month is None else month)
+    amount = show_amount(total.amount if month is None else month)
     when = "in the period" if month is None else "a month"
     crossing = f"{_bytes(total.crossing_bytes)} of {_bytes(total.bytes)} cross zones"
     say(f"{amount} {report.currency} {when}: in the period {crossing}", "")
@@ -193,9 +193,9 @@ def _cells(report: CostReport, line: CostLine) -> list[str]:
         share = _share(line.crossing_bytes, line.bytes).strip(" ()") or "-"
         cells += [_bytes(line.crossing_bytes), share]
     if not report.hours:
-        return [*cells, _amount(line.amount)]
+        return [*cells, show_amount(line.amount)]
     amounts = (report.extrapolate(line, hours) for hours in _PERIODS.values())
-    return [*cells, *(_amount(amount or 0.0) for amount in amounts)]
+    return [*cells, *(show_amount(amount or 0.0) for amount in amounts)]
 
 
 def _column_titles(report: CostReport) -> list[str]:
@@ -243,7 +243,7 @@ def _bytes(number: float) -> str:
     return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.3g} {unit}"
 
 
-def _amount(amount: float) -> str:
+def show_amount(amount: float) -> str:
     """Return an amount of money; a small one with the digits that it needs."""
     if 0 < amount < _LEAST_SHOWN:
         return f"{amount:.1g}" if amount >= 1e-4 else "<0.0001"

@@ -1,0 +1,346 @@
+"""The answer of `keepclose plan` on a terminal: totals, the Services that gain most, commands.
+
+The summary fits one screen of 80 columns. One Service is shown in full: a row for each mechanism,
+then the advice with its reason and price, and the command alone on its line, to be copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from keepclose.cli.render.flow_reports import show_amount, show_bytes
+from keepclose.cli.render.screen import Line, Screen, cell_len
+from keepclose.model.plain_text import make_plain
+
+if TYPE_CHECKING:
+    from keepclose.advise.planning.comparison import ScenarioComparison, ScenarioRow
+    from keepclose.advise.planning.mechanism_trials import MechanismFigures
+    from keepclose.advise.planning.service_plans import ClusterPlan, PlannedService
+
+SHOWN_SERVICES: Final = 10
+"""The most Services of a summary, so that it fits one screen."""
+SHOWN_COMMANDS: Final = 3
+_WIDTH: Final = 80
+_WIDEST_NAME: Final = 40
+_LEAST_NAME: Final = 12
+_LEAST_REASONS: Final = 3
+_NUMBERS: Final = re.compile(r"[0-9][0-9.,]*")
+_NOTHING: Final = "·"
+_NONE: Final = "None"
+"""The label of a Service that asks for nothing."""
+
+
+def print_plan(
+    console: Screen,
+    plan: ClusterPlan,
+    scenario: ScenarioComparison | None = None,
+    *,
+    most: int = SHOWN_SERVICES,
+) -> None:
+    """Print totals, the Services to change, those to leave, and the first commands."""
+    for line in _totals(plan):
+        console.print(line, soft_wrap=True)
+    if scenario is not None:
+        _print_scenario(console, scenario, most)
+    advised = [each for each in plan.services if each.recommended]
+    if advised:
+        console.print()
+        _print_rows(console, _advised_rows(advised[:most], has_costs=_has_costs(plan)))
+    if len(advised) > most:
+        _print_dim(console, f"and {len(advised) - most:,} more, with --top or -o json")
+    _print_left(console, plan.services, most)
+    if advised:
+        console.print()
+        for each in advised[:SHOWN_COMMANDS]:
+            # Never wrapped: a command that is broken into lines cannot be copied.
+            console.print(Line(each.command, style="green"), soft_wrap=True)
+        if len(advised) > SHOWN_COMMANDS:
+            _print_dim(console, f"and {len(advised) - SHOWN_COMMANDS:,} more: -o markdown has all")
+
+
+def print_service(
+    console: Screen,
+    plan: ClusterPlan,
+    planned: PlannedService,
+    scenario: ScenarioComparison | None = None,
+) -> None:
+    """Print everything about one Service."""
+    head = Line(planned.key, style="bold")
+    head.append("  ")
+    head.append(_label(planned.governs), style="cyan")
+    head.append(
+        f"  {planned.ready:,} ready endpoint{'' if planned.ready == 1 else 's'}, "
+        f"{len(plan.zones):,} zone{'' if len(plan.zones) == 1 else 's'}",
+        style="dim",
+    )
+    console.print(head, soft_wrap=True)
+    _print_dim(console, f"clients: {plan.clients}")
+    if scenario is not None:
+        _print_scenario(console, scenario, SHOWN_SERVICES)
+    console.print()
+    _print_rows(console, _mechanism_rows(planned))
+    for figures in planned.mechanisms:
+        for text in (figures.note, *(f"needs {need}" for need in figures.needs)):
+            if text:
+                _print_wrapped(console, f"{figures.mechanism}: {text}", style="dim")
+    console.print()
+    if planned.recommended:
+        _print_wrapped(console, f"recommended: {planned.recommended}. It {planned.reason}.")
+        _print_wrapped(console, f"price: {describe_price(planned.then, planned.now)}")
+        if planned.saved and plan.totals.currency:
+            saved = f"{show_amount(planned.saved)} {plan.totals.currency} a month"
+            _print_wrapped(console, f"saves {saved}")
+        console.print(Line(planned.command, style="green"), soft_wrap=True)
+        console.print(Line(f"then  {planned.effect}", style="dim"), soft_wrap=True)
+    else:
+        _print_wrapped(console, f"leave it: {planned.reason}")
+    if planned.also:
+        _print_wrapped(console, f"more would be possible. {planned.also}", style="dim")
+
+
+def describe_price(then: MechanismFigures, now: MechanismFigures) -> str:
+    """Return what it takes to switch: writes, changed hints, and more or fewer slices."""
+    words = [
+        _count(then.writes, "slice write"),
+        f"{_count(then.hints_changed, 'endpoint')} with other hints",
+    ]
+    if then.slices != now.slices:
+        words.append(f"{now.slices:,} -> {then.slices:,} slices")
+    if then.busiest > now.busiest * 1.005:
+        words.append(f"the busiest endpoint gets {_times(then.busiest)}")
+    return ", ".join(words)
+
+
+class LeftServices(NamedTuple):
+    """Services that are left as they are for one reason, which may differ in its numbers."""
+
+    reason: str
+    """That of the first one."""
+    first: str
+    number: int
+
+
+def describe_left(services: Iterable[PlannedService]) -> list[LeftServices]:
+    """Return why Services are left as they are, the most frequent reason first."""
+    groups: dict[str, LeftServices] = {}
+    for each in services:
+        if not each.recommended:
+            kind = _NUMBERS.sub("#", each.reason)
+            known = groups.get(kind, LeftServices(each.reason, each.key, 0))
+            groups[kind] = known._replace(number=known.number + 1)
+    return sorted(groups.values(), key=lambda group: (-group.number, group.reason))
+
+
+def _totals(plan: ClusterPlan) -> Iterable[Line]:
+    totals = plan.totals
+    head = Line(
+        f"{_count(totals.services, 'Service')}, {_count(len(plan.zones), 'zone')}, "
+        f"{_count(plan.nodes, 'node')}",
+        style="bold",
+    )
+    yield head
+    for number, part in enumerate(wrap(make_plain(f"{plan.clients}; {totals.basis}"), _WIDTH - 10)):
+        yield Line.assemble(("clients   " if number == 0 else " " * 10, "dim"), part)
+    line = Line.assemble(("in zone   ", "dim"), (f"{totals.in_zone:.0%} now".replace("%", " %")))
+    if totals.advised:
+        possible = f"{totals.possible_in_zone:.0%}".replace("%", " %")
+        line.append(f", {possible} possible", style="bold")
+        line.append(f" with {_count(totals.advised, 'change')}")
+    yield line
+    if totals.cost is not None and totals.possible_cost is not None:
+        saved = totals.cost - totals.possible_cost
+        line = Line.assemble(
+            ("cost      ", "dim"), f"{show_amount(totals.cost)} {totals.currency} a month now"
+        )
+        if totals.advised:
+            line.append(f", {show_amount(totals.possible_cost)} possible", style="bold")
+            sign = "-" if saved < 0 else ""
+            line.append(f": {sign}{show_amount(abs(saved))} saved")
+        if totals.unpriced:
+            line.append(f"  ({_count(totals.unpriced, 'Service')} without a price)", style="dim")
+        yield line
+    elif totals.bytes_a_month:
+        yield Line.assemble(
+            ("traffic   ", "dim"), f"{show_bytes(totals.bytes_a_month)} a month; prices: --prices"
+        )
+    for note in plan.notes:
+        yield Line.assemble(("note      ", "dim"), note)
+    able = sum(bool(each.also) for each in plan.services)
+    if able:
+        yield Line(
+            f"{'more':<10}is possible for {_count(able, 'Service')} with other gates: --service",
+            style="dim",
+        )
+
+
+def _advised_rows(services: Sequence[PlannedService], *, has_costs: bool) -> list[list[str]]:
+    titles = ["SERVICE", "NOW", "IN ZONE", "BUSIEST", "ADVICE", "IN ZONE", "BUSIEST"]
+    rows = [[*titles, "SAVES"] if has_costs else titles]
+    for each in services:
+        now, then = each.now, each.then
+        row = [
+            _cut(each.key),
+            _label(each.governs),
+            _percent(now.in_zone),
+            _times(now.busiest),
+            each.recommended,
+            _percent(then.in_zone),
+            _times(then.busiest),
+        ]
+        rows.append([*row, show_amount(each.saved)] if has_costs else row)
+    return rows
+
+
+def _mechanism_rows(planned: PlannedService) -> list[list[str]]:
+    rows = [["", "in zone", "busiest", "over", "without", "slices", "writes", "hints"]]
+    for figures in planned.mechanisms:
+        is_now = figures is planned.mechanisms[0]
+        mark = "* " if figures.mechanism == planned.recommended else "  "
+        name = f"{mark}{figures.mechanism}" + (f" ({_label(planned.governs)})" if is_now else "")
+        rows.append(
+            [
+                name,
+                _percent(figures.in_zone),
+                _times(figures.busiest),
+                f"{figures.overloaded:,}" if figures.overloaded else _NOTHING,
+                _without(figures),
+                f"{figures.slices:,}",
+                _NOTHING if is_now else f"{figures.writes:,}",
+                _NOTHING if is_now else f"{figures.hints_changed:,}",
+            ]
+        )
+    if any(figures.failed for figures in planned.mechanisms):
+        rows[0].insert(3, "failed")
+        for row, figures in zip(rows[1:], planned.mechanisms, strict=True):
+            row.insert(3, _percent(figures.failed))
+    return rows
+
+
+def _without(figures: MechanismFigures) -> str:
+    if figures.mechanism == "PreferSameNode" and figures.nodes_without:
+        return _count(figures.nodes_without, "node")
+    zones = figures.zones_without
+    if not zones:
+        return _NOTHING
+    return _cut(zones[0], 14) if len(zones) == 1 else _count(len(zones), "zone")
+
+
+def _print_scenario(console: Screen, scenario: ScenarioComparison, most: int) -> None:
+    console.print()
+    _print_wrapped(console, f"what if: {'; '.join(scenario.changes)}", style="bold")
+    rows = [["", "IN ZONE", "", "BUSIEST", "", "FAILED", "", "READY", ""]]
+    rows.append(_scenario_row("all Services", scenario.totals))
+    rows += [_scenario_row(_cut(row.name), row) for row in scenario.services[:most]]
+    _print_rows(console, rows)
+    if len(scenario.services) > most:
+        _print_dim(console, f"and {len(scenario.services) - most:,} more, with --top or -o json")
+    if not scenario.services:
+        _print_dim(console, "no Service has other figures")
+    before, after = scenario.totals.cost
+    if before is not None and after is not None:
+        console.print(
+            Line.assemble(
+                ("cost      ", "dim"), f"{show_amount(before)} -> {show_amount(after)} a month"
+            )
+        )
+
+
+def _scenario_row(name: str, row: ScenarioRow) -> list[str]:
+    cells = [name]
+    for pair, show in (
+        (row.in_zone, _percent),
+        (row.busiest, _times),
+        (row.failed, _percent),
+        (row.ready, lambda number: f"{number:,}"),
+    ):
+        before, after = show(pair[0]), show(pair[1])
+        cells += [before, f"-> {after}" if before != after else ""]
+    return cells
+
+
+def _print_left(console: Screen, services: Sequence[PlannedService], most: int) -> None:
+    left = describe_left(services)
+    if not left:
+        return
+    console.print()
+    number = sum(group.number for group in left)
+    they = "it is" if number == 1 else "they are"
+    console.print(Line(f"leave {_count(number, 'Service')} as {they}", style="bold"))
+    shown = left[: max(_LEAST_REASONS, most // 3)]
+    for group in shown:
+        name = group.first if group.number == 1 else f"{group.first} and others"
+        _print_wrapped(console, f"{group.number:,} {group.reason} ({name})", indent="  ")
+    rest = number - sum(group.number for group in shown)
+    if rest:
+        _print_wrapped(console, f"  and {rest:,} for other reasons, with -o json", style="dim")
+
+
+def _print_rows(console: Screen, rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under titles: the first column and names to the left, numbers to the right."""
+    plain = [[make_plain(cell) for cell in row] for row in rows]
+    widths = [max(cell_len(row[column]) for row in plain) for column in range(len(plain[0]))]
+    overflow = sum(widths) + 2 * (len(widths) - 1) - _WIDTH
+    if overflow > 0 and widths[0] - overflow >= _LEAST_NAME:
+        for row in plain:
+            row[0] = _cut(row[0], widths[0] - overflow)
+        widths[0] -= overflow
+    names = [
+        column == 0 or any(row[column] and not _is_number(row[column]) for row in plain[1:])
+        for column in range(len(plain[0]))
+    ]
+    for number, row in enumerate(plain):
+        line = Line()
+        for column, cell in enumerate(row):
+            blank = " " * (widths[column] - cell_len(cell))
+            style = "dim" if number == 0 or cell == _NOTHING else ""
+            line.append(cell + blank if names[column] else blank + cell, style=style)
+            line.append("  " if widths[column] else "")
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+
+def _is_number(cell: str) -> bool:
+    return cell[0].isdigit() or cell[0] in "-<" or cell == _NOTHING
+
+
+def _print_wrapped(console: Screen, text: str, *, style: str = "", indent: str = "") -> None:
+    width = min(console.width, _WIDTH)
+    for part in wrap(
+        make_plain(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+    ):
+        console.print(Line(part, style=style), soft_wrap=True)
+
+
+def _print_dim(console: Screen, text: str) -> None:
+    _print_wrapped(console, text, style="dim")
+
+
+def _has_costs(plan: ClusterPlan) -> bool:
+    return plan.totals.cost is not None
+
+
+def _label(governs: str) -> str:
+    return "none" if governs == _NONE else governs.removeprefix("keepclose.dev/")
+
+
+def _cut(name: str, most: int = _WIDEST_NAME) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
