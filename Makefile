@@ -57,6 +57,7 @@ bench: $(READY)
 	$(VENV)/bin/python bench/csvfiles.py
 	$(VENV)/bin/python bench/rehints.py
 	$(VENV)/bin/python bench/demand.py
+	$(VENV)/bin/python bench/plan.py
 	$(VENV)/bin/python bench/sweeps.py
 	$(VENV)/bin/python bench/client.py
 	$(VENV)/bin/python bench/storage.py
