@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepclose.advise.inventory import Inventory
-from keepclose.advise.mechanism_changes import ServiceMechanism, switch_to
+from keepclose.advise.mechanism_changes import Mechanism, switch_to
 from keepclose.advise.resolution import ResolvedService, resolve_services
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
@@ -121,7 +121,7 @@ def test_a_mechanism_with_a_bound_is_advised_where_the_zone_alone_would_overload
 def test_an_advised_mechanism_removes_what_takes_precedence() -> None:
     """One command drops the annotation that would win, and sets the field."""
     made = service(annotations={TOPOLOGY_MODE_ANNOTATION: "Auto", "team": "shop"})
-    change = switch_to(ServiceMechanism.SAME_ZONE, made, PlannerSettings())
+    change = switch_to(Mechanism.SAME_ZONE, made, PlannerSettings())
     assert change is not None
     assert change.command == (
         "kubectl patch service -n default web -p "
@@ -129,8 +129,8 @@ def test_an_advised_mechanism_removes_what_takes_precedence() -> None:
         """"spec":{"trafficDistribution":"PreferSameZone"}}'"""
     )
     assert change.service.metadata.annotations == {"team": "shop"}
-    assert switch_to(ServiceMechanism.AUTO, made, PlannerSettings()) is None
-    assert switch_to(ServiceMechanism.BALANCED, made, PlannerSettings()) is None
+    assert switch_to(Mechanism.AUTO, made, PlannerSettings()) is None
+    assert switch_to(Mechanism.BALANCED, made, PlannerSettings()) is None
 
 
 def test_only_one_zone_has_nothing_to_gain() -> None:

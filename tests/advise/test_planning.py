@@ -14,7 +14,7 @@ from keepclose.accounting.prices import PRESETS, PriceTable, read_prices
 from keepclose.advise.advice import overload_bound
 from keepclose.advise.clients import ClientNodes
 from keepclose.advise.inventory import Inventory
-from keepclose.advise.mechanism_changes import ServiceMechanism, switch_to, with_mechanism
+from keepclose.advise.mechanism_changes import Mechanism, switch_to, with_mechanism
 from keepclose.advise.planning.client_weights import (
     ClientBasis,
     ServiceVolumes,
@@ -84,7 +84,7 @@ def planned(*counts: int, **spec: Any) -> PlannedService:
 
 
 def resolution_after(
-    made: GeneratedCluster, mechanism: ServiceMechanism
+    made: GeneratedCluster, mechanism: Mechanism
 ) -> tuple[ResolvedService, PlannerSettings] | None:
     """Return what a resolution says after the Service was switched; None if it cannot be."""
     settings = with_mechanism(mechanism, made.settings)
@@ -112,7 +112,7 @@ def test_figures_of_trials_are_those_of_a_resolution(made: GeneratedCluster) -> 
         made.service, as_is.slices, clients, gates=made.settings.gates, bound=bound
     )
     tried = {each.figures.mechanism: each for each in trials.try_all()}
-    for mechanism in ServiceMechanism:
+    for mechanism in Mechanism:
         expected = resolution_after(made, mechanism)
         if expected is None or mechanism not in tried:
             assert mechanism not in tried or expected is not None

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from keepclose.advise.inventory import Inventory
-from keepclose.advise.mechanism_changes import ServiceMechanism
+from keepclose.advise.mechanism_changes import Mechanism
 from keepclose.advise.planning.scenarios import (
     ScenarioError,
     add_zone,
@@ -114,13 +114,11 @@ def test_an_added_zone_is_like_the_others() -> None:
 
 def test_a_mechanism_is_set_with_the_gates_that_it_needs() -> None:
     """The Service asks for it, and the settings let it govern."""
-    inventory, settings = set_mechanism(
-        cluster(), KEY, ServiceMechanism.BALANCED, PlannerSettings()
-    )
+    inventory, settings = set_mechanism(cluster(), KEY, Mechanism.BALANCED, PlannerSettings())
     (changed,) = inventory.services
     planned = plan_slices(changed, inventory, ClusterNodes.of(inventory.nodes), settings)
     assert planned.strategy.label == "keepclose.dev/Balanced"
-    same, _ = set_mechanism(inventory, KEY, ServiceMechanism.BALANCED, settings)
+    same, _ = set_mechanism(inventory, KEY, Mechanism.BALANCED, settings)
     assert same == inventory
 
 
@@ -129,7 +127,7 @@ def test_a_mechanism_is_set_with_the_gates_that_it_needs() -> None:
 )
 def test_mechanisms_are_known_by_the_names_that_users_know(name: str) -> None:
     """The case does not matter."""
-    assert parse_mechanism(name) in ServiceMechanism
+    assert parse_mechanism(name) in Mechanism
 
 
 def test_pods_that_only_slices_name_can_move_too() -> None:
@@ -157,4 +155,4 @@ def test_what_does_not_fit_says_what_would() -> None:
         assert error.value.fix
     only, key = Inventory.of([service("kubernetes")]), NamespacedName("default", "kubernetes")
     with pytest.raises(ScenarioError, match="the API server manages"):
-        set_mechanism(only, key, ServiceMechanism.AUTO, PlannerSettings())
+        set_mechanism(only, key, Mechanism.AUTO, PlannerSettings())

@@ -20,8 +20,8 @@ from typing import Final
 import msgspec
 
 from keepclose.advise.mechanism_changes import (
+    Mechanism,
     MechanismChange,
-    ServiceMechanism,
     drop_topology_annotation,
     enable_gate,
     opt_into_node_level,
@@ -38,11 +38,11 @@ from keepclose.slices.settings import PlannerSettings
 LEAST_GAIN: Final = 0.005
 """The part of the traffic that a change must bring closer, so that a user sees an effect."""
 PREFERENCE: Final = (
-    ServiceMechanism.SAME_ZONE,
-    ServiceMechanism.BALANCED,
-    ServiceMechanism.AUTO,
-    ServiceMechanism.SUBSETTING,
-    ServiceMechanism.SAME_NODE,
+    Mechanism.SAME_ZONE,
+    Mechanism.BALANCED,
+    Mechanism.AUTO,
+    Mechanism.SUBSETTING,
+    Mechanism.SAME_NODE,
 )
 """The mechanisms that may be advised; of several that keep as much in the zone the first one is."""
 _SAME_SHARE: Final = 0.005

@@ -44,7 +44,7 @@ OVERRIDES: Final = (SUBSETTING_ANNOTATION, TOPOLOGY_HINTS_ANNOTATION, TOPOLOGY_M
 """The annotations that take precedence over a traffic distribution."""
 
 
-class ServiceMechanism(StrEnum):
+class Mechanism(StrEnum):
     """The mechanisms that a Service can be switched to."""
 
     NONE = "none"
@@ -56,26 +56,26 @@ class ServiceMechanism(StrEnum):
 
 
 _NAMES: Final = {
-    ServiceMechanism.NONE: StrategyName.NONE,
-    ServiceMechanism.SAME_ZONE: StrategyName.SAME_ZONE,
-    ServiceMechanism.SAME_NODE: StrategyName.SAME_NODE,
-    ServiceMechanism.AUTO: StrategyName.AUTO,
-    ServiceMechanism.BALANCED: StrategyName.CUSTOM,
-    ServiceMechanism.SUBSETTING: StrategyName.SUBSETTING,
+    Mechanism.NONE: StrategyName.NONE,
+    Mechanism.SAME_ZONE: StrategyName.SAME_ZONE,
+    Mechanism.SAME_NODE: StrategyName.SAME_NODE,
+    Mechanism.AUTO: StrategyName.AUTO,
+    Mechanism.BALANCED: StrategyName.CUSTOM,
+    Mechanism.SUBSETTING: StrategyName.SUBSETTING,
 }
 _GATES: Final = {
-    ServiceMechanism.NONE: (),
-    ServiceMechanism.SAME_ZONE: (Gate.SERVICE_TRAFFIC_DISTRIBUTION,),
-    ServiceMechanism.SAME_NODE: (
+    Mechanism.NONE: (),
+    Mechanism.SAME_ZONE: (Gate.SERVICE_TRAFFIC_DISTRIBUTION,),
+    Mechanism.SAME_NODE: (
         Gate.SERVICE_TRAFFIC_DISTRIBUTION,
         Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION,
     ),
-    ServiceMechanism.AUTO: (Gate.TOPOLOGY_AWARE_HINTS,),
-    ServiceMechanism.BALANCED: (
+    Mechanism.AUTO: (Gate.TOPOLOGY_AWARE_HINTS,),
+    Mechanism.BALANCED: (
         Gate.SERVICE_TRAFFIC_DISTRIBUTION,
         Gate.TRAFFIC_DISTRIBUTION_CUSTOM_HEURISTICS,
     ),
-    ServiceMechanism.SUBSETTING: (Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.ENDPOINT_SLICE_SUBSETTING),
+    Mechanism.SUBSETTING: (Gate.TOPOLOGY_AWARE_SUBSETTING, Gate.ENDPOINT_SLICE_SUBSETTING),
 }
 
 
@@ -106,20 +106,18 @@ def why_unadvisable(service: Service) -> str:
     return ""
 
 
-def missing_gates(mechanism: ServiceMechanism, settings: PlannerSettings) -> tuple[Gate, ...]:
+def missing_gates(mechanism: Mechanism, settings: PlannerSettings) -> tuple[Gate, ...]:
     """Return the feature gates that the mechanism needs and that are off."""
     return tuple(gate for gate in _GATES[mechanism] if not settings.gates.on(gate))
 
 
-def with_mechanism(
-    mechanism: ServiceMechanism, settings: PlannerSettings
-) -> PlannerSettings | None:
+def with_mechanism(mechanism: Mechanism, settings: PlannerSettings) -> PlannerSettings | None:
     """Return the settings under which the mechanism works; None if others exclude its gates.
 
     The same object if it works already.
     """
     missing = missing_gates(mechanism, settings)
-    if mechanism is ServiceMechanism.BALANCED and BALANCED_VALUE not in settings.heuristics:
+    if mechanism is Mechanism.BALANCED and BALANCED_VALUE not in settings.heuristics:
         settings = replace(settings, heuristics={**settings.heuristics, BALANCED_VALUE: BALANCED})
     if not missing:
         return settings
@@ -130,7 +128,7 @@ def with_mechanism(
 
 
 def switch_to(
-    mechanism: ServiceMechanism, service: Service, settings: PlannerSettings
+    mechanism: Mechanism, service: Service, settings: PlannerSettings
 ) -> MechanismChange | None:
     """Return the smallest change after which the mechanism governs the Service.
 
@@ -209,23 +207,23 @@ def change_command(service: Service, changed: Service) -> str:
     return f"kubectl patch service {target} -p {quote(text)}"
 
 
-def _ask_for(mechanism: ServiceMechanism, service: Service, settings: PlannerSettings) -> Service:
+def _ask_for(mechanism: Mechanism, service: Service, settings: PlannerSettings) -> Service:
     annotations = service.metadata.annotations
     match mechanism:
-        case ServiceMechanism.AUTO:
+        case Mechanism.AUTO:
             return _with_annotation(service, topology_annotation(service)[0], "Auto")
-        case ServiceMechanism.SUBSETTING:
+        case Mechanism.SUBSETTING:
             return _with_annotation(service, SUBSETTING_ANNOTATION, "Auto")
-        case ServiceMechanism.BALANCED:
+        case Mechanism.BALANCED:
             return _with_annotation(service, TRAFFIC_DISTRIBUTION_ANNOTATION, BALANCED_VALUE)
-        case ServiceMechanism.NONE:
+        case Mechanism.NONE:
             plain = _without_annotations(service, TRAFFIC_DISTRIBUTION_ANNOTATION)
             return replace(plain, spec=replace(plain.spec, traffic_distribution=None))
-        case ServiceMechanism.SAME_ZONE | ServiceMechanism.SAME_NODE:
+        case Mechanism.SAME_ZONE | Mechanism.SAME_NODE:
             has_newer = settings.gates.on(Gate.PREFER_SAME_TRAFFIC_DISTRIBUTION)
             value = PREFER_SAME_NODE
             known = [PREFER_SAME_NODE]
-            if mechanism is ServiceMechanism.SAME_ZONE:
+            if mechanism is Mechanism.SAME_ZONE:
                 value = PREFER_SAME_ZONE if has_newer else PREFER_CLOSE
                 known = [value, PREFER_CLOSE]
             if TRAFFIC_DISTRIBUTION_ANNOTATION in annotations:
@@ -247,18 +245,18 @@ def _strategy_of(service: Service, settings: PlannerSettings) -> Strategy:
     )
 
 
-def _governs(mechanism: ServiceMechanism, service: Service, settings: PlannerSettings) -> bool:
+def _governs(mechanism: Mechanism, service: Service, settings: PlannerSettings) -> bool:
     strategy = _strategy_of(service, settings)
-    if mechanism is ServiceMechanism.BALANCED and strategy.value != BALANCED_VALUE:
+    if mechanism is Mechanism.BALANCED and strategy.value != BALANCED_VALUE:
         return False
     return strategy.name is _NAMES[mechanism]
 
 
-def _overrides_of(mechanism: ServiceMechanism) -> tuple[str, ...]:
+def _overrides_of(mechanism: Mechanism) -> tuple[str, ...]:
     """Return the annotations that may take precedence over the mechanism."""
-    if mechanism is ServiceMechanism.AUTO:
+    if mechanism is Mechanism.AUTO:
         return (SUBSETTING_ANNOTATION,)
-    return () if mechanism is ServiceMechanism.SUBSETTING else OVERRIDES
+    return () if mechanism is Mechanism.SUBSETTING else OVERRIDES
 
 
 def _with_annotation(service: Service, key: str, value: str) -> Service:

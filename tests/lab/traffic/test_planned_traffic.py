@@ -13,7 +13,7 @@ from typing import Any, Final
 from keepclose.advise.clients import ClientNodes
 from keepclose.advise.expectations import is_unlikely
 from keepclose.advise.inventory import Inventory
-from keepclose.advise.mechanism_changes import ServiceMechanism, switch_to
+from keepclose.advise.mechanism_changes import Mechanism, switch_to
 from keepclose.advise.planning.mechanism_trials import ServiceTrials, Trial
 from keepclose.advise.service_objects import gather_objects
 from keepclose.controller.controller import Controller
@@ -159,7 +159,7 @@ async def test_plans_predict_where_connections_go(tmp_path: Path) -> None:
                 report = await bed.send(connections=CONNECTIONS)
                 check(report, trials.now, pods, f"cluster {number}, as is")
                 for trial in trials.try_all():
-                    mechanism = ServiceMechanism(trial.figures.mechanism)
+                    mechanism = Mechanism(trial.figures.mechanism)
                     change = switch_to(mechanism, service, PLANNER)
                     assert change is not None
                     await web.ask(service, change.service)
@@ -168,8 +168,6 @@ async def test_plans_predict_where_connections_go(tmp_path: Path) -> None:
                     await web.ask(change.service, service)
                     tried[mechanism] += 1
                     distinct.add(trial.traffic.zones)
-            assert {*tried} == {
-                each.value for each in ServiceMechanism if each is not ServiceMechanism.NONE
-            }
+            assert {*tried} == {each.value for each in Mechanism if each is not Mechanism.NONE}
             # The test can fail: mechanisms lead to different shares in these clusters.
             assert len(distinct) > CLUSTERS

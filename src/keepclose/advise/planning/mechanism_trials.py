@@ -17,8 +17,8 @@ from keepclose.advise.advice import overload_bound
 from keepclose.advise.clients import ClientNodes
 from keepclose.advise.inventory import adopt
 from keepclose.advise.mechanism_changes import (
+    Mechanism,
     MechanismChange,
-    ServiceMechanism,
     missing_gates,
     switch_to,
     with_mechanism,
@@ -152,19 +152,19 @@ class ServiceTrials:
         A mechanism whose feature gates are off is tried as if they were on, and names them.
         """
         trials: list[Trial] = []
-        for mechanism in ServiceMechanism:
-            if mechanism is ServiceMechanism.NONE and self.strategy.name is StrategyName.NONE:
+        for mechanism in Mechanism:
+            if mechanism is Mechanism.NONE and self.strategy.name is StrategyName.NONE:
                 continue
             trial = self._try_mechanism(mechanism, None)
             if trial is not None:
                 trials.append(trial)
-            if mechanism is ServiceMechanism.BALANCED and demand is not None:
+            if mechanism is Mechanism.BALANCED and demand is not None:
                 trial = self._try_mechanism(mechanism, demand)
                 if trial is not None:
                     trials.append(trial)
         return trials
 
-    def _try_mechanism(self, mechanism: ServiceMechanism, demand: Shares | None) -> Trial | None:
+    def _try_mechanism(self, mechanism: Mechanism, demand: Shares | None) -> Trial | None:
         settings = with_mechanism(mechanism, self._settings)
         name = mechanism.value if demand is None else BY_DEMAND
         if settings is None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from keepclose.accounting.address_book import workload_of
 from keepclose.advise.inventory import Inventory, adopt, pods_in_slices
 from keepclose.advise.mechanism_changes import (
-    ServiceMechanism,
+    Mechanism,
     switch_to,
     why_unadvisable,
     with_mechanism,
@@ -34,8 +34,8 @@ _MOST_NODES = 10_000
 """The most nodes of an added zone."""
 _MOST_REPLICAS = 100_000
 _ALIASES = {
-    PREFER_CLOSE.lower(): ServiceMechanism.SAME_ZONE,
-    "prefersamezone": ServiceMechanism.SAME_ZONE,
+    PREFER_CLOSE.lower(): Mechanism.SAME_ZONE,
+    "prefersamezone": Mechanism.SAME_ZONE,
 }
 
 
@@ -47,22 +47,22 @@ class ScenarioError(Exception):
         self.fix = fix
 
 
-def parse_mechanism(text: str) -> ServiceMechanism:
+def parse_mechanism(text: str) -> Mechanism:
     """Return the mechanism that a user names, in any case."""
     wanted = text.lower().removeprefix("keepclose.dev/")
-    for mechanism in ServiceMechanism:
+    for mechanism in Mechanism:
         if mechanism.value.lower() == wanted:
             return mechanism
     if wanted in _ALIASES:
         return _ALIASES[wanted]
     message = f"{text!r} is no mechanism"
-    raise ScenarioError(message, f"known: {', '.join(ServiceMechanism)}")
+    raise ScenarioError(message, f"known: {', '.join(Mechanism)}")
 
 
 def set_mechanism(
     inventory: Inventory,
     key: NamespacedName,
-    mechanism: ServiceMechanism,
+    mechanism: Mechanism,
     settings: PlannerSettings,
 ) -> tuple[Inventory, PlannerSettings]:
     """Return the cluster with another mechanism of a Service, and the gates that it needs."""

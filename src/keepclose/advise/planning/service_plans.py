@@ -307,7 +307,7 @@ def _why(advice: Advice, tried: list[Trial]) -> str:
         and trial.traffic.in_zone > then.in_zone + LEAST_GAIN
     ]
     if closer:
-        most = max(closer, key=lambda trial: trial.traffic.in_zone)
+        most = max(closer, key=lambda trial: round(trial.traffic.in_zone, 6))
         words += f"; {most.figures.mechanism} keeps more but gives it {most.traffic.busiest:.1f}x"
     return words
 
@@ -322,7 +322,10 @@ def _over_the_bound(trials: ServiceTrials, tried: list[Trial]) -> str:
         if not trial.traffic.overloaded and trial.traffic.failed <= now.failed
     ]
     if within:
-        best = max(within, key=lambda trial: (not trial.figures.needs, trial.traffic.in_zone))
+        best = max(
+            within,
+            key=lambda trial: (not trial.figures.needs, round(trial.traffic.in_zone, 6)),
+        )
         words += (
             f"; {best.figures.mechanism} would give it {best.traffic.busiest:.1f}x, "
             f"with {best.traffic.in_zone:.0%} in its zone".replace("%", " %")
@@ -341,7 +344,7 @@ def _describe_better(tried: list[Trial], trials: ServiceTrials, in_zone: float) 
     ]
     if not able:
         return ""
-    best = max(able, key=lambda trial: trial.traffic.in_zone)
+    best = max(able, key=lambda trial: round(trial.traffic.in_zone, 6))
     effect = best.traffic.describe_change(trials.traffic)
     return f"{best.figures.mechanism}: {effect}; needs {', '.join(best.figures.needs)}"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keepclose.advise.planning.mechanism_trials import MechanismFigures
     from keepclose.advise.planning.service_plans import ClusterPlan, PlannedService
 
-SHOWN_SERVICES: Final = 10
+_SHOWN_SERVICES: Final = 10
 """The most Services of a summary, so that it fits one screen."""
 SHOWN_COMMANDS: Final = 3
 _WIDTH: Final = 80
@@ -38,7 +38,7 @@ def print_plan(
     plan: ClusterPlan,
     scenario: ScenarioComparison | None = None,
     *,
-    most: int = SHOWN_SERVICES,
+    most: int = _SHOWN_SERVICES,
 ) -> None:
     """Print totals, the Services to change, those to leave, and the first commands."""
     for line in _totals(plan):
@@ -79,7 +79,7 @@ def print_service(
     console.print(head, soft_wrap=True)
     _print_dim(console, f"clients: {plan.clients}")
     if scenario is not None:
-        _print_scenario(console, scenario, SHOWN_SERVICES)
+        _print_scenario(console, scenario, _SHOWN_SERVICES)
     console.print()
     _print_rows(console, _mechanism_rows(planned))
     for figures in planned.mechanisms:
