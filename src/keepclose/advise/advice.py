@@ -29,7 +29,7 @@ from keepclose.advise.mechanism_changes import (
     why_unadvisable,
 )
 from keepclose.advise.routed_traffic import SHARE_ROUNDING, RoutedTraffic
-from keepclose.model.gates import Gate
+from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.routing.balanced import BALANCED, read_balance_limits
 from keepclose.routing.reasons import Reason, ReasonCode
@@ -57,6 +57,8 @@ class Advice(msgspec.Struct, frozen=True):
     change: MechanismChange
     now: RoutedTraffic
     then: RoutedTraffic
+    gates: FeatureGates
+    """The gates as they are."""
 
     @property
     def command(self) -> str:
@@ -66,7 +68,11 @@ class Advice(msgspec.Struct, frozen=True):
     @property
     def effect(self) -> str:
         """What becomes of the traffic, in figures."""
-        return self.then.describe_change(self.now)
+        effect = self.then.describe_change(self.now)
+        if self.change.settings.gates != self.gates:
+            # A gate concerns all Services, and only this one was measured.
+            effect += f"; for other Services: keepclose plan {self.command}"
+        return effect
 
 
 def overload_bound(service: Service) -> float:
@@ -130,7 +136,7 @@ def recommend(
         if not is_closer and not relieves(then, now, bound=bound):
             continue
         if best is None or _is_better(then, best.then):
-            best = Advice(change, now, then)
+            best = Advice(change, now, then, settings.gates)
     return best
 
 
@@ -188,7 +194,7 @@ def _advise_against(
         return None
     present, then = now(), measure(change)
     is_helpful = helps(then, present, bound=overload_bound(service))
-    return Advice(change, present, then) if is_helpful else None
+    return Advice(change, present, then, settings.gates) if is_helpful else None
 
 
 def _enable_gate_of(

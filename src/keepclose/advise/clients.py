@@ -76,7 +76,7 @@ class ClientNodes:
         if apart is None:
             apart = frozenset(self._views)
         alone: dict[_Place, list[str]] = {}
-        # NB: sorted, because sums of floats depend on their order, and that of a set on the process.
+        # NB: sums of floats depend on their order, and the order of a set on the process.
         for name in sorted(apart):
             view = self._views.get(name)
             if view is not None:
