@@ -86,7 +86,8 @@ def test_the_summary_fits_a_screen(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert len(lines) <= HEIGHT
     assert all(len(line) <= WIDTH for line in lines if not line.startswith("kubectl "))
-    assert "and 50 more, with --top or -o json" in result.stdout
+    assert "and 53 more, with --top or -o json" in result.stdout
+    assert "and 59 more: -o markdown has all" in result.stdout
     assert "33 % now, 100 % possible with 60 changes" in result.stdout
 
 

@@ -87,7 +87,7 @@ def find_harm(then: RoutedTraffic, now: RoutedTraffic, *, bound: float) -> str:
         return f"{100 * then.failed:.0f} % of the connections would fail"
     if then.busiest > limit:
         return (
-            f"the busiest endpoint would carry {then.busiest:.1f}x its fair share, "
+            f"the busiest endpoint would get {then.busiest:.1f}x its fair share, "
             f"beyond {1 + bound:.1f}x"
         )
     if then.overloaded > now.overloaded:

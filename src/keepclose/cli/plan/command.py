@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from keepclose.model.meta import NamespacedName
     from keepclose.slices.settings import PlannerSettings
 
-TOP: Final = 10
 _LONG_WORK: Final = 200
 """Services from which on progress is shown."""
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kMGTP]?)B")
@@ -112,8 +111,11 @@ def plan(
         str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
     ] = "",
     top: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many Services a table shows.")
-    ] = TOP,
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="How many Services a table shows. Default: what fits."
+        ),
+    ] = None,
     output: Annotated[
         PlanFormat, typer.Option("-o", "--output", help="Output format.")
     ] = PlanFormat.TABLE,
@@ -315,7 +317,7 @@ def _show(
     output: PlanFormat,
     *,
     is_one: bool,
-    top: int,
+    top: int | None,
 ) -> None:
     if output is PlanFormat.MARKDOWN:
         from keepclose.cli.plan.markdown import write_plan_markdown
@@ -329,7 +331,7 @@ def _show(
         if is_one:
             print_service(Screen(), answer, answer.services[0], comparison)
         else:
-            print_plan(Screen(), answer, comparison, most=top)
+            print_plan(Screen(), answer, comparison, top=top)
         return
     from keepclose.cli.plan.document import plan_document
 

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from keepclose.advise.planning.mechanism_trials import MechanismFigures
     from keepclose.advise.planning.service_plans import ClusterPlan, PlannedService
 
-_SHOWN_SERVICES: Final = 10
-"""The most Services of a summary, so that it fits one screen."""
-SHOWN_COMMANDS: Final = 3
+_FEWEST_SERVICES: Final = 5
+_MOST_SERVICES: Final = 20
+"""How many Services a summary shows at most, as many as fit the screen."""
+_OTHER_LINES: Final = 18
+"""Lines of a summary that are not Services."""
+_SHOWN_COMMANDS: Final = 3
+"""How many commands are shown if there are no more; else only the first."""
 _WIDTH: Final = 80
 _WIDEST_NAME: Final = 40
 _LEAST_NAME: Final = 12
@@ -38,9 +42,13 @@ def print_plan(
     plan: ClusterPlan,
     scenario: ScenarioComparison | None = None,
     *,
-    most: int = _SHOWN_SERVICES,
+    top: int | None = None,
 ) -> None:
-    """Print totals, the Services to change, those to leave, and the first commands."""
+    """Print totals, the Services to change, those to leave, and the first commands.
+
+    It fits the screen, unless `top` asks for more Services.
+    """
+    most = top or max(_FEWEST_SERVICES, min(_MOST_SERVICES, console.height - _OTHER_LINES))
     for line in _totals(plan):
         console.print(line, soft_wrap=True)
     if scenario is not None:
@@ -51,14 +59,15 @@ def print_plan(
         _print_rows(console, _advised_rows(advised[:most], has_costs=_has_costs(plan)))
     if len(advised) > most:
         _print_dim(console, f"and {len(advised) - most:,} more, with --top or -o json")
-    _print_left(console, plan.services, most)
+    _print_left(console, plan.services, most if top else _LEAST_REASONS - (len(advised) > most))
     if advised:
         console.print()
-        for each in advised[:SHOWN_COMMANDS]:
+        number = len(advised) if len(advised) <= _SHOWN_COMMANDS else 1
+        for each in advised[:number]:
             # Never wrapped: a command that is broken into lines cannot be copied.
             console.print(Line(each.command, style="green"), soft_wrap=True)
-        if len(advised) > SHOWN_COMMANDS:
-            _print_dim(console, f"and {len(advised) - SHOWN_COMMANDS:,} more: -o markdown has all")
+        if len(advised) > number:
+            _print_dim(console, f"and {len(advised) - number:,} more: -o markdown has all")
 
 
 def print_service(
@@ -79,7 +88,7 @@ def print_service(
     console.print(head, soft_wrap=True)
     _print_dim(console, f"clients: {plan.clients}")
     if scenario is not None:
-        _print_scenario(console, scenario, _SHOWN_SERVICES)
+        _print_scenario(console, scenario, _MOST_SERVICES)
     console.print()
     _print_rows(console, _mechanism_rows(planned))
     for figures in planned.mechanisms:
@@ -269,10 +278,11 @@ def _print_left(console: Screen, services: Sequence[PlannedService], most: int) 
     number = sum(group.number for group in left)
     they = "it is" if number == 1 else "they are"
     console.print(Line(f"leave {_count(number, 'Service')} as {they}", style="bold"))
-    shown = left[: max(_LEAST_REASONS, most // 3)]
+    shown = left[:most]
     for group in shown:
         name = group.first if group.number == 1 else f"{group.first} and others"
-        _print_wrapped(console, f"{group.number:,} {group.reason} ({name})", indent="  ")
+        reason = group.reason.partition("; ")[0]
+        _print_wrapped(console, f"{group.number:,} {reason} ({name})", indent="  ")
     rest = number - sum(group.number for group in shown)
     if rest:
         _print_wrapped(console, f"  and {rest:,} for other reasons, with -o json", style="dim")
