@@ -76,6 +76,8 @@ class Cause(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     subject: str = ""
     fix: str = ""
+    effect: str = ""
+    """What the fix does to the traffic, if it was tried."""
 
 
 class LastChange(NamedTuple):
@@ -345,7 +347,7 @@ def _no_effect(facts: PortFacts) -> Iterator[Cause]:
                 code = CauseCode.GATE_IS_OFF
                 gate = reason.subject.removeprefix("FeatureGate ")
                 fix = fix or f"run controller and proxies with --feature-gates {gate}=true"
-            yield Cause(code, reason.message, reason.subject, fix)
+            yield Cause(code, reason.message, reason.subject, fix, reason.effect)
 
 
 def _hints(facts: PortFacts) -> Iterator[Cause]:

@@ -151,6 +151,8 @@ def _explanation(each: VerifiedPort, width: int, *, is_full: bool) -> Iterable[L
         if cause.fix:
             # Never wrapped: a command that is broken into lines cannot be copied.
             yield Line.assemble(("fix   ", "dim"), (cause.fix, "green"))
+        if cause.effect:
+            yield Line.assemble(("then  ", "dim"), cause.effect)
     if len(causes) > SHOWN_CAUSES:
         yield Line(f"      and {len(causes) - SHOWN_CAUSES} more, see -o json", style="dim")
 
