@@ -23,7 +23,12 @@ from keepclose.advise.planning.client_weights import (
 from keepclose.advise.planning.mechanism_trials import AS_IS, BY_DEMAND, ServiceTrials
 from keepclose.advise.planning.service_plans import ClusterPlan, PlannedService, plan_cluster
 from keepclose.advise.planning.traffic_costs import CostModel
-from keepclose.advise.resolution import ResolvedService, measure_slices, plan_slices
+from keepclose.advise.resolution import (
+    ResolvedService,
+    measure_slices,
+    plan_slices,
+    resolve_services,
+)
 from keepclose.advise.service_objects import PodIndex, gather_objects
 from keepclose.cli.manifests.yaml_tree import Unreadable, build_value, compose_tree
 from keepclose.model.gates import FeatureGates, Gate
@@ -31,6 +36,7 @@ from keepclose.model.meta import NamespacedName, OwnerReference
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
 from keepclose.routing.balanced import BALANCED
 from keepclose.routing.port_endpoints import NodeView
+from keepclose.routing.reasons import ReasonCode
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from support.builders import node, pod, service
 from support.generated_clusters import GeneratedCluster, clusters
@@ -155,6 +161,19 @@ def test_recommendations_of_plans_worsen_nothing(made: GeneratedCluster) -> None
     assert then.overloaded <= now.overloaded
     assert then.busiest <= max(only.bound, now.busiest) * (1 + 1e-9)
     assert then.in_zone > now.in_zone or (now.overloaded and not then.overloaded)
+
+
+@given(made=clusters())
+def test_plan_and_resolve_advise_the_same(made: GeneratedCluster) -> None:
+    """What a resolution advises a Service that asks for nothing is the plan's recommendation."""
+    assume(any(each.is_ready for each in made.inventory.nodes))
+    (resolved,) = resolve_services(made.inventory, settings=made.settings)
+    asked = [
+        reason for reason in resolved.strategy.reasons if reason.code is ReasonCode.NOTHING_ASKED
+    ]
+    if asked:
+        (only,) = plan_of(made.inventory, settings=made.settings).services
+        assert (asked[0].fix, asked[0].effect) == (only.command, only.effect)
 
 
 @given(made=clusters(), selector=st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy")))
