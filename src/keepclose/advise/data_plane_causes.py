@@ -99,6 +99,11 @@ def explain_endpoints(facts: PortFacts) -> list[Cause]:
     return [explain_change(facts)] if causes and facts.is_mixed else causes
 
 
+def explain_proxies(facts: PortFacts) -> list[Cause]:
+    """Return what proxies say of themselves that keeps them from following hints, without flows."""
+    return [*_refused(facts), *_behind(facts)]
+
+
 def explain_zone(
     facts: PortFacts, zone: str, seen: ClientZone, ranges: ShareRanges, *, has_bytes: bool
 ) -> Iterator[Cause]:

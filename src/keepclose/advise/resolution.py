@@ -173,7 +173,7 @@ def measure_slices(
     bound: float,
 ) -> RoutedTraffic:
     """Return where the traffic of a Service with these slices goes, see `measure_traffic`."""
-    ports = _ports_with_endpoints(service, slices, gates)
+    ports = ports_with_endpoints(service, slices, gates)
     return measure_traffic(ports, clients, gates=gates, bound=bound)
 
 
@@ -283,7 +283,7 @@ def _route(
     settings: PlannerSettings,
 ) -> dict[str, tuple[ResolvedPort, ...]]:
     gates = settings.gates
-    ports = _ports_with_endpoints(service, slices, gates)
+    ports = ports_with_endpoints(service, slices, gates)
     return {
         view.name: tuple(
             ResolvedPort(port, family, select(port, endpoints, node=view, gates=gates))
@@ -293,7 +293,7 @@ def _route(
     }
 
 
-def _ports_with_endpoints(
+def ports_with_endpoints(
     service: Service, slices: Iterable[EndpointSlice], gates: FeatureGates
 ) -> list[PortWithEndpoints]:
     """Return the ports that nodes route; none if another proxy serves the Service."""

@@ -19,6 +19,7 @@ from keepclose.cli.completion import ASK, complete, completion
 from keepclose.cli.controller.command import controller
 from keepclose.cli.cost import cost
 from keepclose.cli.exit import QuietGroup, fail_unexpected
+from keepclose.cli.explain.command import explain
 from keepclose.cli.flows import app as flows
 from keepclose.cli.lab import app as lab
 from keepclose.cli.plan.command import plan
@@ -59,6 +60,7 @@ app.add_typer(lab)
 app.command()(resolve)
 app.command()(snapshot)
 app.command(short_help="Show which mechanism would help which Service.")(plan)
+app.command()(explain)
 app.command()(verify)
 app.command()(apiserver)
 app.command()(controller)

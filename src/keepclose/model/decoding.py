@@ -9,6 +9,7 @@ still report an invalid Service. Nothing here raises.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -112,10 +113,12 @@ def decode(kind: str, data: bytes | bytearray | memoryview) -> KnownObject | Rej
     return decoded
 
 
-def convert(raw: dict[str, Any]) -> KnownObject | Rejected | UnknownKind:
+def convert(
+    raw: dict[str, Any], *, kinds: Mapping[tuple[str, str], type[KnownObject]] = KINDS
+) -> KnownObject | Rejected | UnknownKind:
     """Return the object in plain values, by its apiVersion and kind.
 
-    The values are those of JSON; they are not changed.
+    The values are those of JSON; they are not changed. `kinds` has the struct of each kind.
     """
     for field in ("apiVersion", "kind"):
         value = raw.get(field)
@@ -126,7 +129,7 @@ def convert(raw: dict[str, Any]) -> KnownObject | Rejected | UnknownKind:
                 invalid(field, display_value(value), _mismatch("str", _type_name(value)))
             )
     api_version, kind = raw["apiVersion"], raw["kind"]
-    struct = KINDS.get((api_version, kind))
+    struct = kinds.get((api_version, kind))
     return UnknownKind(api_version, kind) if struct is None else convert_as(struct, raw)
 
 

@@ -29,8 +29,13 @@ from keepclose.kube.requests import ENDPOINT_SLICES, NODES, PODS, SERVICES, Kind
 from keepclose.kube.watch.list_decoding import Page
 from keepclose.model.acknowledgements import ACKNOWLEDGEMENT_NAMESPACE, ACKNOWLEDGEMENT_SELECTOR
 from keepclose.model.json_values import JsonObject
+from keepclose.model.reported import ReportedNode, ReportedPod
 
-_CORE: Final[tuple[Kind[Any], ...]] = (NODES, ENDPOINT_SLICES, PODS)
+_CORE: Final[tuple[Kind[Any], ...]] = (
+    replace(NODES, struct=ReportedNode),
+    ENDPOINT_SLICES,
+    replace(PODS, struct=ReportedPod),
+)
 _PLURALS: Final = {
     ExtraKind.DEPLOYMENTS: "deployments",
     ExtraKind.STATEFUL_SETS: "statefulsets",

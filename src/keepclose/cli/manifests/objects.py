@@ -29,6 +29,7 @@ from keepclose.cli.manifests.unrendered import Unrendered, find_unrendered
 from keepclose.model.decoding import (
     API_VERSIONS,
     CLUSTER_SCOPED,
+    KINDS,
     KnownObject,
     Rejected,
     UnknownKind,
@@ -36,11 +37,14 @@ from keepclose.model.decoding import (
 )
 from keepclose.model.field_errors import FieldError, duplicate, invalid, required
 from keepclose.model.json_values import JsonObject
+from keepclose.model.reported import ReportedNode, ReportedPod
 from keepclose.system.files import InputError, read_input, read_standard_input, unpack_input
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 STDIN_NAME: Final = "-"
 DEFAULT_NAMESPACE: Final = "default"
+# NB: commands that explain say what kubelets report; no decision needs it.
+_KINDS: Final = {**KINDS, ("v1", "Node"): ReportedNode, ("v1", "Pod"): ReportedPod}
 _Known = TypeVar("_Known")
 
 
@@ -216,7 +220,7 @@ class _Loader:
             self.extra.append(raw if is_namespace else _with_namespace(raw))
             return
         subject = _name_raw(raw)
-        match convert(_with_namespace(raw)):
+        match convert(_with_namespace(raw), kinds=_KINDS):
             case UnknownKind(api_version, kind):
                 if _is_wrong_version(api_version, kind):
                     right = API_VERSIONS[kind]

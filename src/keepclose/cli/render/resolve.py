@@ -37,7 +37,7 @@ SHOWN_REASONS: Final = 8
 # The table shows the parts of endpoints by weight.
 _VISIBLE_IN_TABLE: Final = VISIBLE_IN_SELECTION | {ReasonCode.WEIGHTED}
 _ANNOTATION_PATH: Final = re.compile(r"metadata\.annotations\[([^]]*)\]")
-_MODES: Final = {
+MODE_NAMES: Final = {
     RoutingMode.ALL: "everywhere",
     RoutingMode.SAME_ZONE: "same zone",
     RoutingMode.SAME_NODE: "same node",
@@ -60,7 +60,7 @@ def print_services(
     for number, service in enumerate(services):
         if number:
             console.print()
-        _print_trimmed(console, _block(service, zones))
+        print_trimmed(console, _block(service, zones))
         for position, (fix, effect) in enumerate(_fixes(service).items()):
             # Never wrapped: a command that is broken into lines cannot be copied.
             label = "fix" if position == 0 else ""
@@ -131,7 +131,7 @@ def _reason(reason: Reason) -> dict[str, str]:
     }
 
 
-def _print_trimmed(console: Screen, block: RenderableType) -> None:
+def print_trimmed(console: Screen, block: RenderableType) -> None:
     """Print a block without the trailing blanks of tables."""
     for segments in console.render_lines(block, pad=False):
         line = Line.assemble(*((segment.text, segment.style or "") for segment in segments))
@@ -168,7 +168,7 @@ def _head(resolved: ResolvedService) -> RenderableType:
     head.append("  ")
     head.append(resolved.strategy.label, style="cyan")
     if resolved.strategy.source:
-        head.append(f" ({_short(resolved.strategy.source)})", style="dim")
+        head.append(f" ({shorten_paths(resolved.strategy.source)})", style="dim")
     counts = f"{_count(len(slices), 'slice')}, {_count(len(endpoints), 'endpoint')}"
     return Group(head, Line(f"  {counts}, {ready} ready", style="bold"))
 
@@ -213,15 +213,15 @@ def _cells(resolved: ResolvedPort, node: str) -> tuple[tuple[str, ...], tuple[st
     on_node = selection.mode in (RoutingMode.SAME_NODE, RoutingMode.NODE_LEVEL)
     inside = on_node or port.internal_policy is not TrafficPolicy.CLUSTER
     outside = on_node or port.external_policy is not TrafficPolicy.CLUSTER
-    columns = {"cluster IP": _describe_outcome(selection.internal, node if inside else "")}
+    columns = {"cluster IP": describe_outcome(selection.internal, node if inside else "")}
     for name, exists in (
         ("node port", port.has_node_port),
         ("load balancer", bool(port.load_balancer_ips)),
         ("external IP", bool(port.external_ips)),
     ):
         if exists:
-            columns[name] = _describe_outcome(selection.external, node if outside else "")
-    mode = _MODES[selection.mode]
+            columns[name] = describe_outcome(selection.external, node if outside else "")
+    mode = MODE_NAMES[selection.mode]
     if selection.by_slice_labels and selection.mode is RoutingMode.ALL:
         mode = "zone's slices"
     if total == 0 and not selection.has_any:
@@ -229,7 +229,11 @@ def _cells(resolved: ResolvedPort, node: str) -> tuple[tuple[str, ...], tuple[st
     return tuple(columns), (*columns.values(), mode)
 
 
-def _describe_outcome(outcome: Outcome, node: str) -> str:
+def describe_outcome(outcome: Outcome, node: str) -> str:
+    """Return what an outcome gives in a few words: "2 in zone-a", "1 on own node", "dropped".
+
+    `node` is the node that routes, "" to name zones only.
+    """
     match outcome.verdict:
         case PacketVerdict.DROP:
             return "dropped"
@@ -262,7 +266,7 @@ def _explanation(resolved: ResolvedService) -> RenderableType:
     lines.add_column(overflow="fold")
     for number, (reason, others) in enumerate(reasons[:SHOWN_REASONS]):
         more = f" (the same on {_count(others, 'more node')})" if others else ""
-        lines.add_row("why" if number == 0 else "", Line(_short(reason.message) + more))
+        lines.add_row("why" if number == 0 else "", Line(shorten_paths(reason.message) + more))
     if len(reasons) > SHOWN_REASONS:
         lines.add_row("", Line(f"and {len(reasons) - SHOWN_REASONS} more, see -o json"))
     for error in resolved.errors:
@@ -296,7 +300,8 @@ def _reasons(resolved: ResolvedService) -> list[tuple[Reason, int]]:
     return [(reason, max(0, len(nodes.get(key, ())) - 1)) for key, reason in first.items()]
 
 
-def _short(text: str) -> str:
+def shorten_paths(text: str) -> str:
+    """Return a message with "annotation NAME" in place of the paths of annotations."""
     return _ANNOTATION_PATH.sub(r"annotation \1", text)
 
 
