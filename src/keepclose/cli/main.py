@@ -25,6 +25,7 @@ from keepclose.cli.lab import app as lab
 from keepclose.cli.plan.command import plan
 from keepclose.cli.proxy import app as proxy
 from keepclose.cli.render.output import adapt_streams, echo_document, say
+from keepclose.cli.replay.command import replay
 from keepclose.cli.resolve import resolve
 from keepclose.cli.simulate import app as simulate
 from keepclose.cli.snapshot.command import snapshot
@@ -61,6 +62,7 @@ app.command()(resolve)
 app.command()(snapshot)
 app.command(short_help="Show which mechanism would help which Service.")(plan)
 app.command()(explain)
+app.command()(replay)
 app.command()(verify)
 app.command()(apiserver)
 app.command()(controller)

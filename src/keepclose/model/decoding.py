@@ -9,7 +9,7 @@ still report an invalid Service. Nothing here raises.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -133,14 +133,19 @@ def convert(
     return UnknownKind(api_version, kind) if struct is None else convert_as(struct, raw)
 
 
-def convert_as(struct: type[_T], raw: object) -> _T | Rejected:
-    """Return the plain values as the given struct; their apiVersion and kind are not checked."""
+def convert_as(
+    struct: type[_T], raw: object, *, dec_hook: Callable[[type, Any], Any] | None = None
+) -> _T | Rejected:
+    """Return the plain values as the given struct; their apiVersion and kind are not checked.
+
+    `dec_hook` decodes types that JSON does not have; the message of its ValueError is the detail.
+    """
     try:
-        return msgspec.convert(raw, struct)
+        return msgspec.convert(raw, struct, dec_hook=dec_hook)
     except msgspec.ValidationError:
         pruned = _without_nulls(raw, seen={})
     try:
-        return msgspec.convert(pruned, struct)
+        return msgspec.convert(pruned, struct, dec_hook=dec_hook)
     except msgspec.ValidationError as error:
         return Rejected(_explain(str(error), raw))
 

@@ -124,6 +124,7 @@ class WorkloadPodSpec(PodSpec, frozen=True):
     scheduling_gates: tuple[dict[str, str], ...] = ()
     priority: int | None = None
     overhead: dict[str, str | int | float] = {}
+    termination_grace_period_seconds: int | None = None
 
     @property
     def sidecars(self) -> tuple[ContainerSpec, ...]:

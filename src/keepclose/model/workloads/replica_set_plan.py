@@ -55,7 +55,9 @@ def plan_replica_set(
     surplus = len(active) - replica_set.spec.replicas
     if replica_set.metadata.deletion_timestamp is not None:
         surplus = 0
-    excess = rank_for_deletion(active, related or active)[: min(BURST_REPLICAS, max(0, surplus))]
+    excess: list[WorkloadPod] = []
+    if surplus > 0:
+        excess = rank_for_deletion(active, related or active)[: min(BURST_REPLICAS, surplus)]
     leaving = {pod.uid for pod in excess}
     staying = [pod for pod in active if pod.uid not in leaving]
     least_s = replica_set.spec.min_ready_seconds
