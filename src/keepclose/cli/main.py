@@ -22,6 +22,7 @@ from keepclose.cli.exit import QuietGroup, fail_unexpected
 from keepclose.cli.explain.command import explain
 from keepclose.cli.flows import app as flows
 from keepclose.cli.lab import app as lab
+from keepclose.cli.lint.command import lint
 from keepclose.cli.plan.command import plan
 from keepclose.cli.proxy import app as proxy
 from keepclose.cli.render.output import adapt_streams, echo_document, say
@@ -64,6 +65,7 @@ app.command(short_help="Show which mechanism would help which Service.")(plan)
 app.command()(explain)
 app.command()(replay)
 app.command()(verify)
+app.command()(lint)
 app.command()(apiserver)
 app.command()(controller)
 app.add_typer(proxy)

@@ -52,6 +52,9 @@ WEIGHTS_ANNOTATION: Final = "keepclose.dev/weights"
 ZONE_WEIGHTS_ANNOTATION: Final = "keepclose.dev/zone-weights"
 # Weights of the endpoints of a slice, in the order of its endpoints: a JSON list of integers.
 ENDPOINT_WEIGHTS_ANNOTATION: Final = "keepclose.dev/endpoint-weights"
+# On any object: lint.keepclose.dev/KC201 suppresses the findings of that rule about the object. The
+# value is the reason.
+LINT_ANNOTATION_PREFIX: Final = "lint.keepclose.dev/"
 
 # On Nodes: the address of an overlay's interface, with which a node masquerades. Calico, Cilium.
 TUNNEL_ADDRESS_ANNOTATIONS: Final = (

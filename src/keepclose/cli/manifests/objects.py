@@ -56,6 +56,14 @@ class LocatedObject(msgspec.Struct, frozen=True):
     source: Source | None = None
 
 
+class LocatedExtra(msgspec.Struct, frozen=True):
+    """An object of an extra kind as it is, and its place in the input."""
+
+    object: JsonObject
+    place: InputPlace
+    source: Source | None = None
+
+
 class Manifests(msgspec.Struct, frozen=True):
     """Objects and problems of the input; `ignored` counts the objects of each ignored kind."""
 
@@ -66,6 +74,8 @@ class Manifests(msgspec.Struct, frozen=True):
     """The place of the first object of each ignored kind."""
     extra: tuple[JsonObject, ...] = ()
     """The objects of the extra kinds that were asked for; only their names are checked."""
+    located_extra: tuple[LocatedExtra, ...] = ()
+    """The same objects with their places."""
 
     def of(self, kind: type[_Known]) -> tuple[_Known, ...]:
         """Return the objects of one kind in the order in which they were read."""
@@ -103,11 +113,14 @@ def load_manifests(
         tuple(loader.problems),
         dict(sorted(loader.ignored.items())),
         loader.ignored_at,
+        tuple(located.object for located in loader.extra),
         tuple(loader.extra),
     )
 
 
-def place_of_object(located: LocatedObject, field: str, value: object = None) -> InputPlace:
+def place_of_object(
+    located: LocatedObject | LocatedExtra, field: str, value: object = None
+) -> InputPlace:
     """Return the place of an object's field, with its line if the object kept its text."""
     if located.source is None:
         return located.place
@@ -130,7 +143,7 @@ class _Loader:
 
     def __init__(self, extra_versions: Mapping[str, str]) -> None:
         self._extra_versions = extra_versions
-        self.extra: list[JsonObject] = []
+        self.extra: list[LocatedExtra] = []
         self.objects: list[LocatedObject] = []
         self.problems: list[InputProblem] = []
         self.ignored: Counter[str] = Counter()
@@ -217,7 +230,8 @@ class _Loader:
             return
         if self._is_extra(raw):
             is_namespace = raw["kind"] == "Namespace"
-            self.extra.append(raw if is_namespace else _with_namespace(raw))
+            named = raw if is_namespace else _with_namespace(raw)
+            self.extra.append(LocatedExtra(named, place, raw_object.source))
             return
         subject = _name_raw(raw)
         match convert(_with_namespace(raw), kinds=_KINDS):

@@ -25,6 +25,7 @@ from keepclose.model.well_known import (
     ENDPOINT_WEIGHTS_ANNOTATION,
     EXTERNAL_POLICY_ANNOTATION,
     INTERNAL_POLICY_ANNOTATION,
+    LINT_ANNOTATION_PREFIX,
     MAX_OVERLOAD_ANNOTATION,
     MIN_IN_ZONE_ANNOTATION,
     NODE_TOPOLOGY_ANNOTATION,
@@ -61,10 +62,8 @@ ALLOWED_ANNOTATIONS: Final = frozenset(
         ENDPOINT_WEIGHTS_ANNOTATION,
     }
 )
-LINT_PREFIX: Final = "lint.keepclose.dev/"
-"""Annotations that suppress a finding; their values are reasons that people wrote."""
 SUPPRESSED: Final = "suppressed"
-"""Stands for such a reason."""
+"""Stands for the reason of a suppressed finding of lint, which people wrote."""
 
 _IS_WORD: Final = re.compile(r"[A-Za-z]{1,64}").fullmatch
 _Allowed = Callable[[Any], Any]
@@ -132,8 +131,8 @@ def _annotations(value: Any) -> Any:
 
 
 def _is_suppression(key: str) -> bool:
-    code = key.removeprefix(LINT_PREFIX)
-    return key.startswith(LINT_PREFIX) and code.isascii() and code.isalnum()
+    code = key.removeprefix(LINT_ANNOTATION_PREFIX)
+    return key.startswith(LINT_ANNOTATION_PREFIX) and code.isascii() and code.isalnum()
 
 
 _CONDITIONS: Final = _each(

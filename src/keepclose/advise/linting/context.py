@@ -1,0 +1,280 @@
+"""What rules know: Services with their mechanism, what they select, and nodes, given or assumed.
+
+Files rarely hold Nodes. Rules about placement then assume zones of equal size, and every message
+that rests on them says so. A Node without any status, as written by hand, counts as ready.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from keepclose.advise.clients import ClientNodes
+from keepclose.advise.inventory import Inventory, admit_service
+from keepclose.advise.linting.findings import ObjectName
+from keepclose.advise.linting.workload_kinds import Autoscaler, LintedWorkload
+from keepclose.model.field_errors import FieldError
+from keepclose.model.meta import ObjectMeta
+from keepclose.model.selectors import matches
+from keepclose.model.service.defaults import default_service
+from keepclose.model.service.types import Service
+from keepclose.model.well_known import HOSTNAME_LABEL, INTERNAL_POLICY_ANNOTATION, ZONE_LABEL
+from keepclose.model.workload import Node, NodeStatus, Pod, StatusCondition
+from keepclose.model.workloads.disruption_budgets import PodDisruptionBudget
+from keepclose.model.workloads.pods import PodMeta, WorkloadPod
+from keepclose.routing.port_endpoints import NodeView, labels_by_node
+from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
+from keepclose.slices.settings import ClusterNodes, PlannerSettings
+
+MAX_NAMED_ZONES: Final = 26
+MIN_NODES_IN_ZONE: Final = 2
+MAX_NODES_IN_ZONE: Final = 6
+"""How many nodes an assumed zone has: one for each pod of the largest workload, in these bounds.
+Fewer nodes would promise too much: a ReplicaSet deletes pods that share a node first."""
+_CPU: Final = "4"
+_Item = TypeVar("_Item")
+_ZONAL: Final = frozenset(
+    {
+        StrategyName.AUTO,
+        StrategyName.SAME_ZONE,
+        StrategyName.SAME_NODE,
+        StrategyName.CUSTOM,
+        StrategyName.SUBSETTING,
+    }
+)
+
+
+class LintLimits(msgspec.Struct, frozen=True):
+    """The limits that findings of the group 5xx hold a Service to; None is no limit."""
+
+    min_in_zone: float | None = None
+    """A share, from 0 to 1."""
+    max_load: float | None = None
+    """In multiples of the mean load."""
+    min_ready_per_zone: int | None = None
+
+
+class LintedObjects(msgspec.Struct, frozen=True):
+    """The objects to lint, each kind in the order of the input."""
+
+    services: tuple[Service, ...] = ()
+    workloads: tuple[LintedWorkload, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    budgets: tuple[PodDisruptionBudget, ...] = ()
+    autoscalers: tuple[Autoscaler, ...] = ()
+
+
+class ServiceCase(msgspec.Struct, frozen=True):
+    """A Service, why an API server rejects it, and what it selects."""
+
+    service: Service
+    errors: tuple[FieldError, ...]
+    strategy: Strategy
+    workloads: tuple[LintedWorkload, ...]
+    pods: tuple[Pod, ...]
+
+    @property
+    def name(self) -> ObjectName:
+        """The name of the Service."""
+        return ObjectName.of("Service", self.service.metadata)
+
+    @property
+    def internal_policy(self) -> str:
+        """The policy for traffic inside the cluster that has an effect."""
+        spec, annotations = self.service.spec, self.service.metadata.annotations
+        return annotations.get(INTERNAL_POLICY_ANNOTATION, spec.internal_traffic_policy or "")
+
+    @property
+    def has_endpoints_of_pods(self) -> bool:
+        """Whether a controller writes slices, and proxies route by them."""
+        spec = self.service.spec
+        is_routed = spec.type != "ExternalName" and not self.service.is_headless
+        return is_routed and spec.selector is not None
+
+    @property
+    def prefers_zone(self) -> bool:
+        """Whether closeness is asked for, and has an effect."""
+        return (
+            self.strategy.name in _ZONAL
+            and self.has_endpoints_of_pods
+            and self.internal_policy != "Local"
+        )
+
+    @property
+    def strategy_field(self) -> str:
+        """The field that chose the mechanism."""
+        return self.strategy.source or "spec"
+
+
+class LintContext:
+    """The objects of one run, indexed, with the settings."""
+
+    def __init__(
+        self,
+        objects: LintedObjects,
+        *,
+        settings: PlannerSettings,
+        limits: LintLimits,
+        assumed_zones: int,
+    ) -> None:
+        """Admit the Services and find what they select."""
+        self.objects, self.settings, self.limits = objects, settings, limits
+        self.has_given_nodes = bool(objects.nodes)
+        self.nodes = (
+            tuple(map(complete_node, objects.nodes))
+            if objects.nodes
+            else assume_nodes(
+                _name_zones(assumed_zones, objects.workloads), _largest(objects.workloads)
+            )
+        )
+        self.cluster = ClusterNodes.of(self.nodes)
+        self._workloads = _by_namespace((each.name.namespace, each) for each in objects.workloads)
+        self._pods = _by_namespace((each.metadata.namespace, each) for each in objects.pods)
+        self._budgets = _by_namespace((each.metadata.namespace, each) for each in objects.budgets)
+        self._autoscalers = {
+            (each.metadata.namespace, *each.spec.scale_target_ref.key): each
+            for each in reversed(objects.autoscalers)
+        }
+        families = Inventory.of((*objects.services, *objects.pods, *objects.nodes)).families()
+        self.cases = tuple(self._case(service, families) for service in objects.services)
+
+    @cached_property
+    def zones(self) -> tuple[str, ...]:
+        """The zones of nodes that run clients, sorted; there may be none."""
+        return tuple(sorted(self.nodes_by_zone))
+
+    @cached_property
+    def clients(self) -> ClientNodes:
+        """The nodes that send traffic: ready ones with a zone, each the same."""
+        labels = labels_by_node(self.nodes)
+        return ClientNodes(
+            NodeView.of(node, labels) for node in self.nodes if node.is_ready and node.zone
+        )
+
+    @cached_property
+    def zone_of(self) -> dict[str, str]:
+        """The zone of each node; "" without one."""
+        return {node.name: node.zone for node in self.nodes}
+
+    @cached_property
+    def nodes_by_zone(self) -> Counter[str]:
+        """How many nodes that run clients each zone has."""
+        return Counter(
+            node.zone for node in self.nodes if node.zone and node.is_ready and not node.is_excluded
+        )
+
+    @property
+    def basis(self) -> str:
+        """What results about placement rest on, for messages."""
+        if self.has_given_nodes:
+            return f"on the {len(self.nodes)} given nodes"
+        each = len(self.nodes) // max(1, len(self.zones))
+        return f"on {len(self.zones)} assumed zones of {each} equal nodes each"
+
+    def autoscaler_of(self, workload: LintedWorkload) -> Autoscaler | None:
+        """Return the autoscaler of a workload."""
+        name = workload.name
+        return self._autoscalers.get((name.namespace, name.kind, name.name))
+
+    def workloads_in(self, namespace: str) -> list[LintedWorkload]:
+        """Return the workloads of a namespace."""
+        return self._workloads.get(namespace, [])
+
+    def budgets_of(self, workload: LintedWorkload) -> list[PodDisruptionBudget]:
+        """Return the budgets that cover the pods of a workload."""
+        namespace = workload.name.namespace
+        pod = WorkloadPod(metadata=PodMeta(namespace=namespace, labels=workload.labels))
+        return [budget for budget in self._budgets.get(namespace, ()) if budget.covers(pod)]
+
+    def replicas_of(self, workload: LintedWorkload) -> int:
+        """Return how many pods a workload runs: of a DaemonSet one for each node.
+
+        With an autoscaler it is the least number.
+        """
+        if workload.replicas is None:
+            return sum(self.nodes_by_zone.values())
+        autoscaler = self.autoscaler_of(workload)
+        return workload.replicas if autoscaler is None else autoscaler.least
+
+    def _case(self, service: Service, families: tuple[str, ...]) -> ServiceCase:
+        admitted = admit_service(service, families)
+        errors: tuple[FieldError, ...] = ()
+        if isinstance(admitted, list):
+            errors, admitted = tuple(admitted), default_service(service)
+        selector, namespace = service.spec.selector, service.metadata.namespace
+        return ServiceCase(
+            admitted,
+            errors,
+            choose_strategy(
+                admitted,
+                gates=self.settings.gates,
+                default_subsetting=self.settings.subsets.default,
+                heuristics=self.settings.heuristics,
+            ),
+            tuple(
+                workload
+                for workload in self._workloads.get(namespace, ())
+                if selector is not None and matches(selector, workload.labels)
+            ),
+            tuple(
+                pod
+                for pod in self._pods.get(namespace, ())
+                if selector is not None and matches(selector, pod.metadata.labels)
+            ),
+        )
+
+
+def complete_node(node: Node) -> Node:
+    """Return a Node without any status as a ready one with some CPU; any other as it is."""
+    if node.status.conditions or node.status.allocatable:
+        return node
+    status = replace(
+        node.status,
+        allocatable={"cpu": _CPU},
+        conditions=(StatusCondition(type="Ready", status="True"),),
+    )
+    return replace(node, status=status)
+
+
+def assume_nodes(zones: Sequence[str], largest: int) -> tuple[Node, ...]:
+    """Return ready nodes in zones of equal size; `largest` is the largest number of replicas."""
+    each = min(MAX_NODES_IN_ZONE, max(MIN_NODES_IN_ZONE, largest))
+    return tuple(
+        Node(
+            metadata=ObjectMeta(
+                name=f"{zone}-node-{number}",
+                labels={ZONE_LABEL: zone, HOSTNAME_LABEL: f"{zone}-node-{number}"},
+            ),
+            status=NodeStatus(
+                allocatable={"cpu": _CPU},
+                conditions=(StatusCondition(type="Ready", status="True"),),
+            ),
+        )
+        for zone in zones
+        for number in range(1, each + 1)
+    )
+
+
+def _by_namespace(named: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
+    groups: dict[str, list[_Item]] = {}
+    for namespace, item in named:
+        groups.setdefault(namespace, []).append(item)
+    return groups
+
+
+def _name_zones(count: int, workloads: Iterable[LintedWorkload]) -> list[str]:
+    """Return so many zones, those that workloads name first; more if these are more."""
+    named = sorted({zone for workload in workloads for zone in workload.zones})[:MAX_NAMED_ZONES]
+    others = (f"zone-{chr(ord('a') + number)}" for number in range(count))
+    unnamed = [zone for zone in others if zone not in named]
+    return named + unnamed[: max(0, count - len(named))]
+
+
+def _largest(workloads: Iterable[LintedWorkload]) -> int:
+    return max((workload.replicas or 0 for workload in workloads), default=0)

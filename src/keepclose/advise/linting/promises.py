@@ -1,0 +1,294 @@
+"""What a Service promises its zones, and whether a placement, a rollout or a drain keeps it.
+
+The promise is that every zone with clients has ready endpoints: one, or as many as
+--min-ready-per-zone says, and under topology mode Auto that the count can be divided among the
+zones at all. Where pods are given, their placement is judged; else one that the scheduler permits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from keepclose.advise.linting.context import LintContext, ServiceCase
+from keepclose.advise.linting.findings import ObjectName
+from keepclose.advise.linting.placements import (
+    ModelPods,
+    measure_placement,
+    seeded,
+)
+from keepclose.advise.linting.rollouts import (
+    MAX_NODES_PLAYED,
+    PlayedShare,
+    play_drains,
+    play_rollouts,
+    runs_for,
+)
+from keepclose.advise.linting.workload_kinds import LintedWorkload
+from keepclose.advise.routed_traffic import SHARE_ROUNDING, RoutedTraffic
+from keepclose.model.well_known import ZONE_LABEL
+from keepclose.model.workload import Node
+from keepclose.routing.auto import Infeasible, zone_bounds
+from keepclose.routing.reasons import Reason
+from keepclose.routing.strategy import StrategyName
+
+MAX_COUNTED: Final = 200
+"""Up to how many replicas counts are tried for advice."""
+MAX_PODS_MEASURED: Final = 2000
+MAX_PODS_PLACED: Final = 100
+"""Up to how many replicas are placed one by one; the time grows with their square."""
+_ADVISED: Final = 6
+_TRIED: Final = 40
+
+
+class KeptPromise(msgspec.Struct, frozen=True):
+    """In what share of rollouts and drains a workload keeps the promise of a Service.
+
+    A share is None where it was not played: the workload is too large, is replaced otherwise, or
+    breaks the promise at rest.
+    """
+
+    service: ObjectName
+    workload: ObjectName
+    rollouts: PlayedShare | None
+    drains: PlayedShare | None
+    basis: str
+
+
+class ReplicaAdvice(msgspec.Struct, frozen=True):
+    """Which numbers of replicas a Service loses its hints with, and which bound the load.
+
+    Pods are spread evenly over the zones.
+    """
+
+    service: ObjectName
+    replicas: int
+    without_hints: tuple[int, ...]
+    """Numbers up to twice the present one, or four for each zone, with which Auto gives no hints;
+    empty for other mechanisms."""
+    within_load: tuple[int, ...]
+    """The next numbers with which no endpoint carries more than `max_load`."""
+    max_load: float
+    basis: str
+
+
+class ServicePromise:
+    """The promise of one Service, on the nodes of the context."""
+
+    def __init__(self, case: ServiceCase, context: LintContext) -> None:
+        """Take a Service that prefers its zone."""
+        self.case, self._context = case, context
+        self._ratios = context.cluster.ratios.ratios
+        self._limits = context.limits
+        self._measured: dict[tuple[tuple[str, int], ...], RoutedTraffic] = {}
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether topology mode Auto governs."""
+        return self.case.strategy.name is StrategyName.AUTO
+
+    @property
+    def least_per_zone(self) -> int:
+        """How many ready endpoints each zone needs."""
+        return self._limits.min_ready_per_zone or 1
+
+    @property
+    def least_replicas(self) -> int:
+        """The least number of replicas with which the promise can be kept."""
+        least = max(1, self.least_per_zone * len(self._context.zones))
+        if not self.is_auto:
+            return least
+        return next(
+            (count for count in range(least, MAX_COUNTED) if not self.loses_hints(count)), least
+        )
+
+    def loses_hints(self, ready: int) -> bool:
+        """Return whether topology mode Auto gives no hints for so many ready endpoints."""
+        return self.why_no_hints(ready) is not None
+
+    def why_no_hints(self, ready: int) -> Reason | None:
+        """Return why topology mode Auto gives no hints for so many ready endpoints.
+
+        None if it gives hints, or another mechanism governs: no other one depends on the count.
+        """
+        bounds = zone_bounds(self._ratios, ready) if self.is_auto else None
+        return bounds.reason if isinstance(bounds, Infeasible) else None
+
+    def keeps(self, ready_by_zone: Mapping[str, int], *, drained: str = "") -> bool:
+        """Return whether so many ready endpoints keep the promise.
+
+        A zone whose only node is drained has no clients.
+        """
+        context = self._context
+        drained_zone = context.zone_of.get(drained, "")
+        for zone in context.zones:
+            clients = context.nodes_by_zone[zone] - (zone == drained_zone)
+            if clients > 0 and ready_by_zone.get(zone, 0) < self.least_per_zone:
+                return False
+        return not self.loses_hints(sum(ready_by_zone.values()))
+
+    @cached_property
+    def given_pods(self) -> Counter[str]:
+        """How many ready pods of the input each node has."""
+        return Counter(
+            pod.spec.node_name
+            for pod in self.case.pods
+            if pod.spec.node_name and pod.is_ready and not pod.is_terminating
+        )
+
+    def by_zone(self, pods_by_node: Mapping[str, int]) -> Counter[str]:
+        """Return how many of the pods each zone has; every zone with clients is in it."""
+        counts: Counter[str] = Counter(dict.fromkeys(self._context.zones, 0))
+        for node, count in pods_by_node.items():
+            counts[self._context.zone_of.get(node, "")] += count
+        return counts
+
+    def pods_by_node(self) -> dict[str, int] | None:
+        """Return how many ready pods each node has; None if it is not known.
+
+        Given pods count as they are. Else all workloads are placed by the scheduler's rules.
+        """
+        context = self._context
+        if self.given_pods:
+            return dict(self.given_pods)
+        if not self.case.workloads or not context.zones:
+            return None
+        total: Counter[str] = Counter()
+        for workload in self.case.workloads:
+            if context.replicas_of(workload) > MAX_PODS_MEASURED:
+                return None
+            total.update(place_evenly(workload, context))
+        return dict(total)
+
+    def measure(self, pods_by_node: Mapping[str, int]) -> RoutedTraffic:
+        """Return the traffic of a placement."""
+        key = tuple(sorted(pods_by_node.items()))
+        if key not in self._measured:
+            context = self._context
+            self._measured[key] = measure_placement(
+                self.case.service,
+                pods_by_node,
+                cluster=context.cluster,
+                clients=context.clients,
+                settings=context.settings,
+            )
+        return self._measured[key]
+
+    def advise_replicas(self, max_load: float) -> ReplicaAdvice | None:
+        """Return advice about the number of replicas.
+
+        None without zones or a scalable workload, or with one that is bound to zones.
+        """
+        context = self._context
+        scalable = [each for each in self.case.workloads if each.replicas is not None]
+        zones = context.zones
+        if not scalable or len(zones) < 2 or any(each.zones for each in scalable):
+            return None
+        replicas = sum(map(context.replicas_of, scalable))
+        most = min(MAX_COUNTED, max(2 * replicas, 4 * len(zones)))
+        within: list[int] = []
+        first = max(replicas, self.least_replicas)
+        for count in range(first, min(MAX_COUNTED, first + _TRIED)):
+            if len(within) == _ADVISED:
+                break
+            if self.loses_hints(count):
+                continue
+            placed = self.measure(spread_over_zones(count, context))
+            if 0 < placed.busiest <= max_load * (1 + SHARE_ROUNDING):
+                within.append(count)
+        return ReplicaAdvice(
+            self.case.name,
+            replicas,
+            tuple(count for count in range(1, most + 1) if self.loses_hints(count)),
+            tuple(within),
+            max_load,
+            context.basis,
+        )
+
+    def play(self, workload: LintedWorkload, *, workloads: int) -> KeptPromise:
+        """Return the shares of rollouts and drains of a workload that keep the promise.
+
+        The more workloads are played in all, the fewer times each.
+        """
+        context = self._context
+        runs = runs_for(workloads, context.replicas_of(workload))
+        nodes = sample_nodes(context.nodes)
+        budgets = context.budgets_of(workload)
+        keeps = lru_cache(maxsize=4096)(self._keeps_counts)
+        rollouts = play_rollouts(
+            workload,
+            nodes,
+            lambda ready: keeps(frozenset(ready.items()), ""),
+            runs=runs,
+            has_given_nodes=context.has_given_nodes,
+        )
+        drains = play_drains(
+            workload,
+            nodes,
+            lambda ready, drained: keeps(frozenset(ready.items()), drained),
+            replicas=context.replicas_of(workload),
+            budgets=budgets,
+            runs=runs,
+            has_given_nodes=context.has_given_nodes,
+        )
+        return KeptPromise(self.case.name, workload.name, rollouts, drains, context.basis)
+
+    def _keeps_counts(self, ready: frozenset[tuple[str, int]], drained: str) -> bool:
+        return self.keeps(dict(ready), drained=drained)
+
+
+def place_evenly(workload: LintedWorkload, context: LintContext) -> Counter[str]:
+    """Return how many pods of a workload the scheduler's rules put on each node.
+
+    A DaemonSet has one on each node that runs clients. More pods than can be placed one by one are
+    divided evenly.
+    """
+    if workload.replicas is None:
+        return Counter(
+            node.name for node in context.nodes if node.is_ready and not node.is_excluded
+        )
+    replicas = context.replicas_of(workload)
+    if replicas > MAX_PODS_PLACED:
+        return Counter(spread_over_zones(replicas, context))
+    model = ModelPods(
+        workload, context.nodes, random=seeded(0), has_given_nodes=context.has_given_nodes
+    )
+    for _ in range(replicas):
+        if not model.add().spec.node_name:
+            break
+    return Counter(pod.spec.node_name for pod in model.pods if pod.spec.node_name)
+
+
+def spread_over_zones(count: int, context: LintContext) -> dict[str, int]:
+    """Return so many pods, spread evenly over the zones and over the nodes of each zone."""
+    by_zone: dict[str, list[str]] = {}
+    for node in context.nodes:
+        if node.zone and node.is_ready and not node.is_excluded:
+            by_zone.setdefault(node.zone, []).append(node.name)
+    pods: dict[str, int] = {}
+    for index, zone in enumerate(sorted(by_zone)):
+        nodes = by_zone[zone]
+        in_zone, rest = divmod(count, len(by_zone))
+        each, more = divmod(in_zone + (index < rest), len(nodes))
+        pods |= {name: each + (number < more) for number, name in enumerate(nodes)}
+    return {name: number for name, number in pods.items() if number}
+
+
+def sample_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Return the nodes, or of many the same number from each zone."""
+    if len(nodes) <= MAX_NODES_PLAYED:
+        return nodes
+    zones = {node.metadata.labels.get(ZONE_LABEL, "") for node in nodes}
+    each = max(1, MAX_NODES_PLAYED // max(1, len(zones)))
+    taken: Counter[str] = Counter()
+    sample: list[Node] = []
+    for node in nodes:
+        if taken[node.zone] < each and not node.is_excluded:
+            taken[node.zone] += 1
+            sample.append(replace(node))
+    return tuple(sample[:MAX_NODES_PLAYED])
