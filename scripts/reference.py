@@ -1,7 +1,7 @@
 """Write docs/reference from the code, or with --check say whether it is up to date.
 
-Commands, gates, reasons, conditions, events, limits and metrics are described once, where they are
-defined.
+Commands, gates, reasons, conditions, events, limits, metrics and rules of lint are described once,
+where they are defined.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from reference_conditions import describe_conditions
 from reference_events import describe_events
 from reference_limits import describe_limits
+from reference_lint import describe_rules
 from reference_metrics import describe_metrics
 from typer.models import CommandInfo
 from typer.testing import CliRunner
@@ -94,12 +95,19 @@ ANNOTATIONS = {
     " heuristic such as `keepclose.dev/Balanced`, for proxies that follow them; `Disabled`: never."
     " The default is `Enabled` for heuristics that give weights by themselves, `Disabled` for"
     " Balanced. A webhook writes no weights.",
+    f"{well_known.LINT_ANNOTATION_PREFIX}KCnnn": "On any object: suppresses the findings of that"
+    " [rule of lint](lint.md) about it. The value is the reason.",
 }
 
 LIMITS_HEAD = (
     "Every part bounds the input that it accepts, and rejects the rest. Limits without an option"
     " cannot be\nchanged. What they defend against is in"
     " [the threat model](../background/security.md).\n"
+)
+
+LINT_HEAD = (
+    "What [`keepclose lint`](../howto/lint.md) finds. Rules 1xx to 3xx and 5xx are about Services"
+    " that prefer\ntheir zone or node, and about what these select.\n"
 )
 
 
@@ -113,6 +121,7 @@ def pages() -> dict[str, str]:
         "conditions.md": f"# Conditions of a Service\n\n{WRITTEN}\n{describe_conditions()}",
         "events.md": f"# Events\n\n{WRITTEN}\n{describe_events()}",
         "limits.md": f"# Limits\n\n{WRITTEN}\n{LIMITS_HEAD}\n{describe_limits()}",
+        "lint.md": f"# Rules of lint\n\n{WRITTEN}\n{LINT_HEAD}\n{describe_rules()}",
         "metrics.md": f"# Metrics\n\n{WRITTEN}\n{describe_metrics()}",
     }
 
