@@ -2,86 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
 from keepclose.cli.exit import ExitCode
-from keepclose.cli.main import app
+from support.plan_calls import FLOWS, SHOP, THREE_ZONES, plan_answer, run_plan, write_even_cluster
 
-ROOT = Path(__file__).parents[2]
-THREE_ZONES = str(ROOT / "examples" / "three-zones.yaml")
-SHOP = str(ROOT / "examples" / "flows" / "cluster.yaml")
-FLOWS = str(ROOT / "examples" / "flows" / "flows.csv")
 WIDTH, HEIGHT = 80, 24
-
-
-def run(*arguments: str) -> Result:
-    """Run the command in a terminal of 80 columns."""
-    return CliRunner().invoke(app, ["plan", *arguments], env={"COLUMNS": "80"})
-
-
-def document(*arguments: str) -> dict[str, Any]:
-    """Return the answer as JSON."""
-    result = run(*arguments, "-o", "json")
-    assert result.exit_code == 0, result.output
-    answer: dict[str, Any] = json.loads(result.stdout)
-    return answer
-
-
-def manifests(tmp_path: Path, *, services: int, name: str = "web") -> str:
-    """Return a file with Services over even pods in three zones, none of which asks for one."""
-    objects: list[dict[str, Any]] = []
-    for number, zone in enumerate(("zone-a", "zone-b", "zone-c")):
-        objects.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {
-                    "name": f"n{number}",
-                    "labels": {"topology.kubernetes.io/zone": zone},
-                },
-                "status": {
-                    "allocatable": {"cpu": "4"},
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                },
-            }
-        )
-        objects.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": f"p{number}", "namespace": "shop", "labels": {"app": "web"}},
-                "spec": {"nodeName": f"n{number}", "containers": []},
-                "status": {
-                    "phase": "Running",
-                    "podIPs": [{"ip": f"10.0.0.{number + 1}"}],
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                },
-            }
-        )
-    objects += [
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": f"{name}-{number}", "namespace": "shop"},
-            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
-        }
-        for number in range(services)
-    ]
-    path = tmp_path / "cluster.yaml"
-    path.write_text(yaml.safe_dump_all(objects))
-    return str(path)
 
 
 def test_the_summary_fits_a_screen(tmp_path: Path) -> None:
     """Also with many Services of long names; commands alone may be longer, to be copied."""
-    cluster = manifests(tmp_path, services=60, name="a-rather-long-name-of-a-service-in-a-cluster")
-    result = run("-f", cluster)
+    cluster = write_even_cluster(
+        tmp_path, services=60, name="a-rather-long-name-of-a-service-in-a-cluster"
+    )
+    result = run_plan("-f", cluster)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert len(lines) <= HEIGHT
@@ -93,7 +30,7 @@ def test_the_summary_fits_a_screen(tmp_path: Path) -> None:
 
 def test_what_is_advised_comes_with_its_command(tmp_path: Path) -> None:
     """The command stands alone on its line, whole."""
-    result = run("-f", manifests(tmp_path, services=1))
+    result = run_plan("-f", write_even_cluster(tmp_path, services=1))
     patch = '{"spec":{"trafficDistribution":"PreferSameZone"}}'
     assert f"kubectl patch service -n shop web-0 -p '{patch}'" in result.stdout.splitlines()
     assert "leave" not in result.stdout
@@ -101,14 +38,14 @@ def test_what_is_advised_comes_with_its_command(tmp_path: Path) -> None:
 
 def test_services_are_left_with_the_reason() -> None:
     """Where nothing helps the summary says so, and why."""
-    result = run("-f", THREE_ZONES)
+    result = run_plan("-f", THREE_ZONES)
     assert "1 all traffic stays in its zone already (kube-system/dns)" in result.stdout
     assert "PreferSameZone would keep 100 % in its zone, but the busiest" in result.stdout
 
 
 def test_one_service_is_shown_in_full(tmp_path: Path) -> None:
     """Each mechanism has a row, the advice its reason, its price and its effect."""
-    result = run("-f", manifests(tmp_path, services=2), "--service", "shop/web-1")
+    result = run_plan("-f", write_even_cluster(tmp_path, services=2), "--service", "shop/web-1")
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[0] == "shop/web-1  none  3 ready endpoints, 3 zones"
     rows = {line[2:18].strip(): line for line in lines if "%" in line and line[:2] in ("  ", "* ")}
@@ -121,16 +58,16 @@ def test_one_service_is_shown_in_full(tmp_path: Path) -> None:
 
 def test_formats_hold_the_same_answer(tmp_path: Path) -> None:
     """YAML is the JSON; Markdown has the totals, the commands and the rows."""
-    cluster = manifests(tmp_path, services=2)
-    answer = document("-f", cluster)
-    assert yaml.safe_load(run("-f", cluster, "-o", "yaml").stdout) == answer
+    cluster = write_even_cluster(tmp_path, services=2)
+    answer = plan_answer("-f", cluster)
+    assert yaml.safe_load(run_plan("-f", cluster, "-o", "yaml").stdout) == answer
     assert answer["totals"]["advised"] == 2
     assert answer["totals"]["inZone"] == pytest.approx(1 / 3, abs=1e-6)
     service = answer["services"][0]
     assert service["recommended"] == "PreferSameZone"
     assert service["gain"] == pytest.approx(2 / 3, abs=1e-6)
     assert service["mechanisms"][0]["mechanism"] == "as is"
-    markdown = run("-f", cluster, "-o", "markdown").stdout
+    markdown = run_plan("-f", cluster, "-o", "markdown").stdout
     assert "- In zone: 33 % now, 100 % possible with 2 changes" in markdown
     assert all(each["command"] in markdown for each in answer["services"])
     assert "| **PreferSameZone** | 100 % | 1.00x |" in markdown
@@ -138,7 +75,7 @@ def test_formats_hold_the_same_answer(tmp_path: Path) -> None:
 
 def test_money_and_demand_come_from_flows() -> None:
     """The modelled cost is about that of `keepclose cost`, and Balanced by demand is tried."""
-    answer = document("-f", SHOP, "--flows", FLOWS, "--prices", "aws")
+    answer = plan_answer("-f", SHOP, "--flows", FLOWS, "--prices", "aws")
     assert answer["totals"]["currency"] == "USD"
     assert answer["totals"]["cost"] == pytest.approx(73.12, rel=0.01)
     cart = next(each for each in answer["services"] if each["name"] == "cart")
@@ -150,11 +87,11 @@ def test_money_and_demand_come_from_flows() -> None:
 
 def test_money_at_an_assumed_rate(tmp_path: Path) -> None:
     """Two thirds of 9 TB cross zones at 0.02 USD a GB; PreferSameZone saves all of it."""
-    cluster = manifests(tmp_path, services=3)
-    answer = document("-f", cluster, "--rate", "9TB", "--prices", "aws")
+    cluster = write_even_cluster(tmp_path, services=3)
+    answer = plan_answer("-f", cluster, "--rate", "9TB", "--prices", "aws")
     assert answer["totals"]["cost"] == pytest.approx(6_000 * 0.02)
     assert answer["totals"]["possibleCost"] == pytest.approx(0)
-    table = run("-f", cluster, "--rate", "9TB", "--prices", "aws").stdout
+    table = run_plan("-f", cluster, "--rate", "9TB", "--prices", "aws").stdout
     assert "120.00 USD a month now, 0.00 possible: 120.00 saved" in table
 
 
@@ -171,14 +108,14 @@ def test_what_if(
     tmp_path: Path, arguments: list[str], changes: str, ready: list[int], in_zone: float
 ) -> None:
     """Each question shows the figures before and after, and plans what is after."""
-    cluster = manifests(tmp_path, services=1)
-    answer = document("-f", cluster, *arguments)
+    cluster = write_even_cluster(tmp_path, services=1)
+    answer = plan_answer("-f", cluster, *arguments)
     scenario = answer["scenario"]
     assert scenario["changes"] == [changes]
     assert scenario["totals"]["ready"] == ready
     assert scenario["totals"]["inZone"] == pytest.approx([1 / 3, in_zone], abs=1e-6)
     assert answer["services"][0]["mechanisms"][0]["inZone"] == pytest.approx(in_zone, abs=1e-6)
-    table = run("-f", cluster, *arguments).stdout
+    table = run_plan("-f", cluster, *arguments).stdout
     assert f"what if: {changes}" in table
     assert all(len(line) <= WIDTH for line in table.splitlines() if not line.startswith("kubectl"))
 
@@ -205,17 +142,17 @@ def test_errors_name_the_option_and_the_fix(
     arguments: list[str], code: ExitCode, message: str
 ) -> None:
     """What does not fit ends the command with what to do."""
-    result = run("-f", THREE_ZONES, *arguments)
+    result = run_plan("-f", THREE_ZONES, *arguments)
     assert result.exit_code == code, result.output
     assert message in result.output
 
 
 def test_names_cannot_control_the_terminal_or_the_document(tmp_path: Path) -> None:
     """A zone with escape sequences and markup is shown plain in every format."""
-    cluster = Path(manifests(tmp_path, services=1))
+    cluster = Path(write_even_cluster(tmp_path, services=1))
     text = cluster.read_text().replace("zone-c", '"\\x1b[2J`|[x](y)"')
     cluster.write_text(text)
     for form in ("table", "markdown", "json", "yaml"):
         for more in ((), ("--service", "shop/web-0")):
-            result = run("-f", str(cluster), "-o", form, *more)
+            result = run_plan("-f", str(cluster), "-o", form, *more)
             assert "\x1b" not in result.stdout

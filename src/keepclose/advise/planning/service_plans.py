@@ -63,6 +63,10 @@ class PlannedService(msgspec.Struct, frozen=True, rename="camel"):
     """Of a month, with the recommendation."""
     weight: float = 1.0
     """How much the Service counts in the totals."""
+    zones: tuple[tuple[str, str, float], ...] = ()
+    """The parts of its traffic by the zone of the client and that of the endpoint."""
+    possible_zones: tuple[tuple[str, str, float], ...] = ()
+    """The same with the recommendation."""
 
     @property
     def key(self) -> str:
@@ -211,6 +215,8 @@ class _Planning:
             cost=self._costs.price(month, trials.traffic),
             possible_cost=self._costs.price(month, possible),
             weight=self._weight(service, trials.traffic),
+            zones=trials.traffic.zones,
+            possible_zones=possible.zones,
         )
 
     def leave(self, service: Service, reason: str) -> PlannedService:
@@ -252,6 +258,8 @@ class _Planning:
             cost=cost,
             possible_cost=cost,
             weight=self._weight(service, traffic),
+            zones=traffic.zones,
+            possible_zones=traffic.zones,
         )
 
     def _weight(self, service: Service, traffic: RoutedTraffic) -> float:

@@ -6,6 +6,7 @@ Only reads. Figures come from `advise.planning`; here options become its argumen
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -61,6 +62,7 @@ class PlanFormat(StrEnum):
     JSON = "json"
     YAML = "yaml"
     MARKDOWN = "markdown"
+    HTML = "html"
 
 
 def plan(
@@ -167,7 +169,7 @@ def plan(
     if not request.is_empty:
         before = work.plan(source.inventory, keys, settings, tries=False)
         comparison = compare_plans(changes, before, answer)
-    _show(answer, comparison, output, is_one=bool(service), top=top)
+    _show(answer, comparison, output, source.name, is_one=bool(service), top=top)
 
 
 class _Work:
@@ -315,6 +317,7 @@ def _show(
     answer: ClusterPlan,
     comparison: ScenarioComparison | None,
     output: PlanFormat,
+    source: str,
     *,
     is_one: bool,
     top: int | None,
@@ -323,6 +326,12 @@ def _show(
         from keepclose.cli.plan.markdown import write_plan_markdown
 
         echo_document(write_plan_markdown(answer, comparison))
+        return
+    if output is PlanFormat.HTML:
+        from keepclose.cli.plan.report import write_plan_report
+
+        made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        echo_document(write_plan_report(answer, comparison, source=source, made=made))
         return
     if output is PlanFormat.TABLE:
         from keepclose.cli.plan.table import print_plan, print_service

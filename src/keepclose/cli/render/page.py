@@ -37,12 +37,12 @@ _STYLE: Final = (
 )
 
 
-def html_page(title: str, body: str) -> str:
-    """Return the whole page around its sections."""
+def html_page(title: str, body: str, *, style: str = "") -> str:
+    """Return the whole page around its sections; `style` is added to that of all pages."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head>"
         f"<body>\n{body}</body></html>\n"
     )
 
