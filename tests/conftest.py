@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 # So that their assertions say what differs, as those in tests do.
@@ -27,3 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if real in item.path.parents:
             item.add_marker(pytest.mark.real)
+
+
+@pytest.fixture(autouse=True)
+def _own_logs() -> Iterator[None]:
+    """Leave logs and traces to the next test as they were; commands in this process set them."""
+    yield
+    structlog.reset_defaults()
+    if hasattr(sys, "tracebacklimit"):
+        del sys.tracebacklimit

@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,6 @@ from support.server_processes import Embedded, embedded_server, start_embedded
 
 JsonObject = dict[str, Any]
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
-
-
-@pytest.fixture(autouse=True)
-def _own_logs() -> Iterator[None]:
-    """Leave logs and traces to the next test as they were."""
-    yield
-    structlog.reset_defaults()
-    if hasattr(sys, "tracebacklimit"):
-        del sys.tracebacklimit
 
 
 def _run(*arguments: str) -> Result:

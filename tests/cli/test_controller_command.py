@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
 from keepclose.cli.options import parse_duration
 from keepclose.proxy.health import listen_here
-
-
-@pytest.fixture(autouse=True)
-def _own_logs() -> Iterator[None]:
-    """Leave logs and traces to the next test as they were."""
-    yield
-    structlog.reset_defaults()
-    if hasattr(sys, "tracebacklimit"):
-        del sys.tracebacklimit
 
 
 @pytest.mark.parametrize(

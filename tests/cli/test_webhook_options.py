@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from keepclose.cli.main import app
@@ -16,15 +12,6 @@ from keepclose.webhook.settings import (
     parse_labels,
     parse_service,
 )
-
-
-@pytest.fixture(autouse=True)
-def _own_logs() -> Iterator[None]:
-    """Leave logs and traces to the next test as they were."""
-    yield
-    structlog.reset_defaults()
-    if hasattr(sys, "tracebacklimit"):
-        del sys.tracebacklimit
 
 
 @pytest.mark.parametrize(
