@@ -103,7 +103,7 @@ async def test_pages_that_lead_to_themselves_are_given_up() -> None:
 
 def test_the_status_of_a_proxy_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """What answers in the place of a proxy is read up to a limit, and told with exit code 4."""
-    monkeypatch.setattr(proxy_status, "MAX_BYTES", MOST)
+    monkeypatch.setattr(proxy_status, "MAX_STATUS_BYTES", MOST)
 
     def answer(listener: socket.socket) -> None:
         peer, _ = listener.accept()

@@ -30,7 +30,7 @@ from keepclose.advise.explaining.hint_causes import explain_hints
 from keepclose.advise.explaining.mechanism_causes import (
     explain_kind,
     explain_mechanism,
-    explain_plan,
+    find_plan_causes,
 )
 from keepclose.advise.explaining.node_causes import explain_nodes, is_refused
 from keepclose.advise.explaining.pod_causes import explain_pods
@@ -175,7 +175,7 @@ def explain_service(
         *explain_slice_faults(facts, difference),
         *explain_pods(facts),
         *explain_mechanism(facts),
-        *explain_plan(facts),
+        *find_plan_causes(facts),
         *explain_hints(facts, difference),
         *explain_nodes(facts),
         *explain_data_planes(facts),

@@ -120,7 +120,7 @@ def explain_mechanism(facts: ServiceFacts) -> Iterator[TrafficCause]:
     yield from _affinity(facts)
 
 
-def explain_plan(facts: ServiceFacts) -> Iterator[TrafficCause]:
+def find_plan_causes(facts: ServiceFacts) -> Iterator[TrafficCause]:
     """Yield why the controller gives no hints, or no subsets, although a mechanism governs."""
     reasons = facts.planned.reasons
     named = {reason.code for reason in reasons if reason.subject}
