@@ -120,6 +120,15 @@ def test_what_if(
     assert all(len(line) <= WIDTH for line in table.splitlines() if not line.startswith("kubectl"))
 
 
+def test_gates_that_a_question_switches_on_are_named(tmp_path: Path) -> None:
+    """They hold for all Services, so the change says which they are."""
+    answer = document("-f", manifests(tmp_path, services=1), "--set", "shop/web-0=Balanced")
+    assert answer["scenario"]["changes"] == [
+        "shop/web-0 has Balanced with --feature-gates TrafficDistributionCustomHeuristics=true"
+    ]
+    assert answer["services"][0]["governs"] == "keepclose.dev/Balanced"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -120,8 +120,11 @@ def apply_scenario(
             option = f"--set {text}"
             key, value = _read_pair(option, text, namespace)
             mechanism = parse_mechanism(value)
+            before_gates = settings.gates.enabled
             inventory, settings = set_mechanism(inventory, key, mechanism, settings)
-            words.append(f"{key} has {mechanism}")
+            gates = sorted(f"{gate}=true" for gate in settings.gates.enabled - before_gates)
+            needs = f" with --feature-gates {','.join(gates)}" if gates else ""
+            words.append(f"{key} has {mechanism}{needs}")
     except ScenarioError as error:
         is_missing = str(error).startswith("no ")
         code = ExitCode.NOTHING if is_missing else ExitCode.BAD_INPUT
