@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from keepclose.advise.clients import ClientNodes
 from keepclose.advise.inventory import Inventory, admit_service
 from keepclose.advise.linting.findings import ObjectName
+from keepclose.advise.linting.rollouts import MAX_NODES_PLAYED
 from keepclose.advise.linting.workload_kinds import Autoscaler, LintedWorkload
 from keepclose.model.field_errors import FieldError
 from keepclose.model.meta import ObjectMeta
@@ -134,9 +135,9 @@ class LintContext:
             )
         )
         self.cluster = ClusterNodes.of(self.nodes)
-        self._workloads = _by_namespace((each.name.namespace, each) for each in objects.workloads)
-        self._pods = _by_namespace((each.metadata.namespace, each) for each in objects.pods)
-        self._budgets = _by_namespace((each.metadata.namespace, each) for each in objects.budgets)
+        self._workloads = _grouped((each.name.namespace, each) for each in objects.workloads)
+        self._pods = _grouped((each.metadata.namespace, each) for each in objects.pods)
+        self._budgets = _grouped((each.metadata.namespace, each) for each in objects.budgets)
         self._autoscalers = {
             (each.metadata.namespace, *each.spec.scale_target_ref.key): each
             for each in reversed(objects.autoscalers)
@@ -148,6 +149,20 @@ class LintContext:
     def zones(self) -> tuple[str, ...]:
         """The zones of nodes that run clients, sorted; there may be none."""
         return tuple(sorted(self.nodes_by_zone))
+
+    @cached_property
+    def modelled_nodes(self) -> tuple[Node, ...]:
+        """The nodes that pods are placed on; of many nodes the same number from each zone."""
+        if len(self.nodes) <= MAX_NODES_PLAYED:
+            return self.nodes
+        each = max(1, MAX_NODES_PLAYED // max(1, len(self.zones)))
+        taken: Counter[str] = Counter()
+        sample: list[Node] = []
+        for node in self.nodes:
+            if node.zone and node.is_ready and not node.is_excluded and taken[node.zone] < each:
+                taken[node.zone] += 1
+                sample.append(node)
+        return tuple(sample[:MAX_NODES_PLAYED])
 
     @cached_property
     def clients(self) -> ClientNodes:
@@ -163,11 +178,18 @@ class LintContext:
         return {node.name: node.zone for node in self.nodes}
 
     @cached_property
+    def names_by_zone(self) -> dict[str, list[str]]:
+        """The names of the nodes that run clients, by zone."""
+        return _grouped(
+            (node.zone, node.name)
+            for node in self.nodes
+            if node.zone and node.is_ready and not node.is_excluded
+        )
+
+    @cached_property
     def nodes_by_zone(self) -> Counter[str]:
         """How many nodes that run clients each zone has."""
-        return Counter(
-            node.zone for node in self.nodes if node.zone and node.is_ready and not node.is_excluded
-        )
+        return Counter({zone: len(names) for zone, names in self.names_by_zone.items()})
 
     @property
     def basis(self) -> str:
@@ -261,10 +283,10 @@ def assume_nodes(zones: Sequence[str], largest: int) -> tuple[Node, ...]:
     )
 
 
-def _by_namespace(named: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
+def _grouped(keyed: Iterable[tuple[str, _Item]]) -> dict[str, list[_Item]]:
     groups: dict[str, list[_Item]] = {}
-    for namespace, item in named:
-        groups.setdefault(namespace, []).append(item)
+    for key, item in keyed:
+        groups.setdefault(key, []).append(item)
     return groups
 
 

@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from keepclose.advise.linting.context import LintContext, ServiceCase
 from keepclose.advise.linting.findings import ObjectName
@@ -23,7 +22,6 @@ from keepclose.advise.linting.placements import (
     seeded,
 )
 from keepclose.advise.linting.rollouts import (
-    MAX_NODES_PLAYED,
     PlayedShare,
     play_drains,
     play_rollouts,
@@ -31,8 +29,6 @@ from keepclose.advise.linting.rollouts import (
 )
 from keepclose.advise.linting.workload_kinds import LintedWorkload
 from keepclose.advise.routed_traffic import SHARE_ROUNDING, RoutedTraffic
-from keepclose.model.well_known import ZONE_LABEL
-from keepclose.model.workload import Node
 from keepclose.routing.auto import Infeasible, zone_bounds
 from keepclose.routing.reasons import Reason
 from keepclose.routing.strategy import StrategyName
@@ -217,7 +213,7 @@ class ServicePromise:
         """
         context = self._context
         runs = runs_for(workloads, context.replicas_of(workload))
-        nodes = sample_nodes(context.nodes)
+        nodes = context.modelled_nodes
         budgets = context.budgets_of(workload)
         keeps = lru_cache(maxsize=4096)(self._keeps_counts)
         rollouts = play_rollouts(
@@ -256,7 +252,7 @@ def place_evenly(workload: LintedWorkload, context: LintContext) -> Counter[str]
     if replicas > MAX_PODS_PLACED:
         return Counter(spread_over_zones(replicas, context))
     model = ModelPods(
-        workload, context.nodes, random=seeded(0), has_given_nodes=context.has_given_nodes
+        workload, context.modelled_nodes, random=seeded(0), has_given_nodes=context.has_given_nodes
     )
     for _ in range(replicas):
         if not model.add().spec.node_name:
@@ -266,10 +262,7 @@ def place_evenly(workload: LintedWorkload, context: LintContext) -> Counter[str]
 
 def spread_over_zones(count: int, context: LintContext) -> dict[str, int]:
     """Return so many pods, spread evenly over the zones and over the nodes of each zone."""
-    by_zone: dict[str, list[str]] = {}
-    for node in context.nodes:
-        if node.zone and node.is_ready and not node.is_excluded:
-            by_zone.setdefault(node.zone, []).append(node.name)
+    by_zone = context.names_by_zone
     pods: dict[str, int] = {}
     for index, zone in enumerate(sorted(by_zone)):
         nodes = by_zone[zone]
@@ -277,18 +270,3 @@ def spread_over_zones(count: int, context: LintContext) -> dict[str, int]:
         each, more = divmod(in_zone + (index < rest), len(nodes))
         pods |= {name: each + (number < more) for number, name in enumerate(nodes)}
     return {name: number for name, number in pods.items() if number}
-
-
-def sample_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Return the nodes, or of many the same number from each zone."""
-    if len(nodes) <= MAX_NODES_PLAYED:
-        return nodes
-    zones = {node.metadata.labels.get(ZONE_LABEL, "") for node in nodes}
-    each = max(1, MAX_NODES_PLAYED // max(1, len(zones)))
-    taken: Counter[str] = Counter()
-    sample: list[Node] = []
-    for node in nodes:
-        if taken[node.zone] < each and not node.is_excluded:
-            taken[node.zone] += 1
-            sample.append(replace(node))
-    return tuple(sample[:MAX_NODES_PLAYED])

@@ -39,7 +39,7 @@ MANY_REPLICAS: Final = 20
 """Of more replicas fewer rollouts are played: a step takes longer the more pods there are."""
 LEAST_RUNS: Final = 4
 MAX_REPLICAS_PLAYED: Final = 60
-MAX_NODES_PLAYED: Final = 60
+MAX_NODES_PLAYED: Final = 30
 _STEPS_PER_POD: Final = 20
 _SEED: Final = 20_260_101
 _REVISION: Final = "lint.keepclose.dev/revision"
