@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.linting.context import LintContext, LintedObjects, LintLimits
 from keepclose.advise.linting.placements import ModelPods, seeded
-from keepclose.advise.linting.promises import ServicePromise, spread_over_zones
+from keepclose.advise.linting.promises import ServicePromise, place_in_zones, spread_over_zones
 from keepclose.advise.linting.rollouts import play_rollouts
 from keepclose.advise.linting.workload_kinds import LintedWorkload, view_workload
 from keepclose.advise.resolution import plan_slices
@@ -93,6 +93,39 @@ def test_an_even_spread_is_even(sizes: list[int], count: int) -> None:
     for zone in context.zones:
         pods = [placed.get(node, 0) for node, at in context.zone_of.items() if at == zone]
         assert max(pods) - min(pods) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes=NODES_BY_ZONE, replicas=st.integers(1, 12), max_load=st.floats(1.05, 2.0))
+def test_advised_numbers_keep_the_load(sizes: list[int], replicas: int, max_load: float) -> None:
+    """Measured again, each advised number and division stays within the load."""
+    linted = workload(("deployment", "spec/replicas", replicas))
+    service = builders.service(namespace="shop", traffic_distribution="PreferSameZone")
+    objects = LintedObjects(services=(service,), workloads=(linted,), nodes=nodes_of(sizes))
+    context = LintContext(objects, settings=SETTINGS, limits=LintLimits(), assumed_zones=3)
+    promise = ServicePromise(context.cases[0], context)
+    advice = promise.advise_replicas(max_load)
+    assert advice is not None
+    for count in advice.within_load:
+        assert count >= replicas
+        assert promise.measure(spread_over_zones(count, context)).busiest <= max_load + 1e-6
+    if advice.by_zone:
+        placed = place_in_zones(advice.by_zone, context)
+        assert sum(placed.values()) >= replicas
+        assert set(advice.by_zone) == set(context.zones)
+        assert promise.measure(placed).busiest <= max_load + 1e-6
+
+
+def test_zones_of_different_size_get_pods_by_their_nodes() -> None:
+    """Four, two and two nodes: an even spread overloads the first zone, whatever the number."""
+    linted = workload(("deployment", "spec/replicas", 3))
+    service = builders.service(namespace="shop", traffic_distribution="PreferSameZone")
+    objects = LintedObjects(services=(service,), workloads=(linted,), nodes=nodes_of([4, 2, 2]))
+    context = LintContext(objects, settings=SETTINGS, limits=LintLimits(), assumed_zones=3)
+    advice = ServicePromise(context.cases[0], context).advise_replicas(1.1)
+    assert advice is not None
+    assert advice.within_load == ()
+    assert advice.by_zone == {"zone-0": 2, "zone-1": 1, "zone-2": 1}
 
 
 @settings(max_examples=40, deadline=None)

@@ -29,6 +29,7 @@ from keepclose.advise.linting.rollouts import (
 )
 from keepclose.advise.linting.workload_kinds import LintedWorkload
 from keepclose.advise.routed_traffic import SHARE_ROUNDING, RoutedTraffic
+from keepclose.routing.allocation.kube_auto import least_endpoints
 from keepclose.routing.auto import Infeasible, zone_bounds
 from keepclose.routing.reasons import Reason
 from keepclose.routing.strategy import StrategyName
@@ -59,7 +60,7 @@ class KeptPromise(msgspec.Struct, frozen=True):
 class ReplicaAdvice(msgspec.Struct, frozen=True):
     """Which numbers of replicas a Service loses its hints with, and which bound the load.
 
-    Pods are spread evenly over the zones.
+    Pods are spread evenly over the zones but for `by_zone`.
     """
 
     service: ObjectName
@@ -69,6 +70,9 @@ class ReplicaAdvice(msgspec.Struct, frozen=True):
     empty for other mechanisms."""
     within_load: tuple[int, ...]
     """The next numbers with which no endpoint carries more than `max_load`."""
+    by_zone: dict[str, int]
+    """The least pods of each zone, in proportion to its nodes, with which none does; {} if no
+    number that was tried will do."""
     max_load: float
     basis: str
 
@@ -202,9 +206,28 @@ class ServicePromise:
             replicas,
             tuple(count for count in range(1, most + 1) if self.loses_hints(count)),
             tuple(within),
+            self._divide_by_clients(first, max_load),
             max_load,
             context.basis,
         )
+
+    def _divide_by_clients(self, first: int, max_load: float) -> dict[str, int]:
+        """Return the first division of at least so many pods that keeps the load."""
+        clients = self._context.nodes_by_zone
+        total = sum(clients.values())
+        for count in range(first, min(MAX_COUNTED, first + _TRIED)):
+            pods = {
+                zone: least_endpoints(number / total, count, max_load - 1)
+                for zone, number in sorted(clients.items())
+            }
+            for _ in range(count - sum(pods.values())):
+                pods[max(pods, key=lambda zone: clients[zone] / (pods[zone] + 1))] += 1
+            if sum(pods.values()) != count or self.loses_hints(count):
+                continue
+            placed = self.measure(place_in_zones(pods, self._context))
+            if placed.busiest <= max_load * (1 + SHARE_ROUNDING):
+                return pods
+        return {}
 
     def play(self, workload: LintedWorkload, *, workloads: int) -> KeptPromise:
         """Return the shares of rollouts and drains of a workload that keep the promise.
@@ -261,12 +284,23 @@ def place_evenly(workload: LintedWorkload, context: LintContext) -> Counter[str]
 
 
 def spread_over_zones(count: int, context: LintContext) -> dict[str, int]:
-    """Return so many pods, spread evenly over the zones and over the nodes of each zone."""
-    by_zone = context.names_by_zone
+    """Return so many pods, spread evenly over the zones and over the nodes of each zone.
+
+    Where the number cannot be divided, the zones with the fewest clients get more: the scheduler
+    may choose so, and then the load is worst.
+    """
+    zones = sorted(context.zones, key=lambda zone: (context.nodes_by_zone[zone], zone))
+    in_zone, rest = divmod(count, max(1, len(zones)))
+    return place_in_zones(
+        {zone: in_zone + (index < rest) for index, zone in enumerate(zones)}, context
+    )
+
+
+def place_in_zones(by_zone: Mapping[str, int], context: LintContext) -> dict[str, int]:
+    """Return so many pods of each zone, spread evenly over its nodes."""
     pods: dict[str, int] = {}
-    for index, zone in enumerate(sorted(by_zone)):
-        nodes = by_zone[zone]
-        in_zone, rest = divmod(count, len(by_zone))
-        each, more = divmod(in_zone + (index < rest), len(nodes))
+    for zone, count in by_zone.items():
+        nodes = context.names_by_zone[zone]
+        each, more = divmod(count, len(nodes))
         pods |= {name: each + (number < more) for number, name in enumerate(nodes)}
     return {name: number for name, number in pods.items() if number}

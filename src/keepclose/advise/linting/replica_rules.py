@@ -204,6 +204,9 @@ def _alternatives(numbers: Sequence[int]) -> str:
 
 
 def _advise_load(advice: ReplicaAdvice | None) -> str:
-    if advice is None or not advice.within_load:
+    if advice is None or not (advice.within_load or advice.by_zone):
         return "spread the pods in proportion to the clients of each zone"
+    if not advice.within_load:
+        divided = ", ".join(f"{count} in {zone}" for zone, count in advice.by_zone.items())
+        return f"run {divided}"
     return f"run {_alternatives(advice.within_load[:4])} replicas, evenly spread over the zones"

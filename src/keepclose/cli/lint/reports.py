@@ -58,6 +58,7 @@ def report_document(report: LintReport, source: LintSource) -> JsonObject:
                     "withoutHints": each.without_hints,
                     "maxLoad": each.max_load,
                     "withinMaxLoad": each.within_load,
+                    "byZone": each.by_zone,
                     "basis": each.basis,
                 }
                 for each in report.advice

@@ -171,6 +171,9 @@ def _advice_parts(advice: ReplicaAdvice) -> Iterator[str]:
             f"no endpoint carries more than {advice.max_load:g}x the mean with "
             f"{_list(advice.within_load)} replicas, evenly spread"
         )
+    elif advice.by_zone:
+        divided = ", ".join(f"{count} in {zone}" for zone, count in advice.by_zone.items())
+        yield f"no endpoint carries more than {advice.max_load:g}x the mean with {divided}"
 
 
 def _list(numbers: Iterable[int]) -> str:
