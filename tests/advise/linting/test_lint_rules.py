@@ -295,6 +295,12 @@ def test_two_budgets_block_every_eviction(tmp_path: Path) -> None:
     assert "2 budgets cover the pods of Deployment shop/web" in findings[0].message
 
 
+def test_a_budget_without_numbers_blocks(tmp_path: Path) -> None:
+    """The API server accepts it, and the disruption controller permits no eviction."""
+    (finding,) = lint(tmp_path, ("budget", "spec", {"selector": {}}), rule="KC304").findings
+    assert "permits no eviction" in finding.message
+
+
 def test_drains_wait_for_budgets(tmp_path: Path) -> None:
     """Two pods of a zone on one node are evicted together without a budget, one by one with one."""
     crowded: Change = ("deployment", f"{SPREAD}/1", GONE)

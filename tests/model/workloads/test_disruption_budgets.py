@@ -38,7 +38,7 @@ GOING = a_pod("going", "n1", ready=True, terminating=True)
         pytest.param({"maxUnavailable": 9}, 4, 4, 0, id="never less than none"),
         pytest.param({"minAvailable": 3}, 1, 1, 3, id="a minimum stays, whatever there is"),
         pytest.param({"minAvailable": "50%"}, 5, 5, 3, id="a minimum in percent rounds up"),
-        pytest.param({}, 4, 4, 0, id="neither protects nothing"),
+        pytest.param({}, 4, 4, 4, id="neither permits nothing"),
     ],
 )
 def test_how_many_must_stay(spec: dict[str, Any], pods: int, replicas: int, want: int) -> None:
@@ -83,6 +83,11 @@ def test_unready_pods() -> None:
     assert refusal(UNREADY, budget(minAvailable=4), pods=pods) != ""
     always = budget(minAvailable=4, unhealthyPodEvictionPolicy="AlwaysAllow")
     assert refusal(UNREADY, always, pods=pods) == ""
+
+
+def test_a_budget_without_numbers_refuses() -> None:
+    """The disruption controller expects no pods then, and permits no disruption."""
+    assert refusal(READY[0], budget(), pods=READY) != ""
 
 
 def test_selectors() -> None:

@@ -2,9 +2,10 @@
 
 Follows the disruption controller and the eviction subresource. Healthy are pods that are ready and
 not being deleted. A budget with maxUnavailable, or with a percentage, counts from the replicas that
-the workloads of its pods should have; percentages round up. A pod that does not run yet, or is
-being deleted, needs no budget. A pod with several budgets is never evicted. A budget with an empty
-selector covers all pods of its namespace, one without a selector none.
+the workloads of its pods should have; percentages round up. One without either number permits no
+eviction. A pod that does not run yet, or is being deleted, needs no budget. A pod with several
+budgets is never evicted. A budget with an empty selector covers all pods of its namespace, one
+without a selector none.
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ def desired_healthy(budget: PodDisruptionBudget, *, pods: int, replicas: int) ->
     spec = budget.spec
     if spec.max_unavailable is not None:
         return max(0, replicas - resolve_share(spec.max_unavailable, replicas, up=True))
+    if spec.min_available is None:
+        # Without either the disruption controller expects no pods, and then permits no eviction.
+        return max(pods, replicas)
     if isinstance(spec.min_available, int):
         return spec.min_available
     return resolve_share(spec.min_available, replicas, up=True) if pods else 0
