@@ -301,6 +301,21 @@ def test_a_budget_without_numbers_blocks(tmp_path: Path) -> None:
     assert "permits no eviction" in finding.message
 
 
+def test_the_fix_of_a_rollout_is_not_what_it_does_already(tmp_path: Path) -> None:
+    """Pod by pod is as slow as it gets; then only more replicas help."""
+    three: Change = ("deployment", "spec/replicas", 3)
+    (slow,) = lint(tmp_path, three, rule="KC301").findings
+    assert slow.fix == "run more replicas for each zone"
+    default: Change = ("deployment", "spec/strategy", {"type": "RollingUpdate"})
+    (quick,) = lint(tmp_path, three, default, rule="KC301").findings
+    assert quick.fix == slow.fix
+    faster = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1}}
+    (fastest,) = lint(
+        tmp_path, three, ("deployment", "spec/strategy", faster), rule="KC301"
+    ).findings
+    assert fastest.fix.startswith("set maxUnavailable: 0 and maxSurge: 1")
+
+
 def test_drains_wait_for_budgets(tmp_path: Path) -> None:
     """Two pods of a zone on one node are evicted together without a budget, one by one with one."""
     crowded: Change = ("deployment", f"{SPREAD}/1", GONE)

@@ -17,11 +17,13 @@ from keepclose.advise.linting.workload_kinds import (
     StatefulSet,
 )
 from keepclose.model.workloads.disruption_budgets import desired_healthy
-from keepclose.model.workloads.rolling_update import daemon_bounds
+from keepclose.model.workloads.rolling_update import RolloutBounds, daemon_bounds, deployment_bounds
 from keepclose.model.workloads.types import DaemonSet, Deployment
 
 _STRATEGY_FIELD: Final = "spec.strategy"
 _UPDATE_FIELD: Final = "spec.updateStrategy"
+_SLOWEST: Final = RolloutBounds(max_unavailable=0, max_surge=1)
+"""The bounds that replace pod by pod, each after its successor is ready."""
 
 
 def play_changes(
@@ -38,8 +40,13 @@ def play_changes(
             yield promise.play(workload, workloads=workloads)
 
 
-def check_played(kept: KeptPromise) -> Iterator[LintFinding]:
+def check_played(kept: KeptPromise, case: ServiceCase) -> Iterator[LintFinding]:
     """Yield the findings about shares below all of the rollouts or drains."""
+    is_slowest = any(
+        isinstance(each.source, Deployment) and deployment_bounds(each.source) == _SLOWEST
+        for each in case.workloads
+        if each.name == kept.workload
+    )
     rollouts, drains = kept.rollouts, kept.drains
     service = f"Service {kept.service}"
     if rollouts is not None and rollouts.kept < rollouts.played:
@@ -48,7 +55,9 @@ def check_played(kept: KeptPromise) -> Iterator[LintFinding]:
             _STRATEGY_FIELD,
             f"{rollouts.percent} % of {rollouts.played} played rollouts keep every zone of "
             f"{service} served, {kept.basis}",
-            "set maxUnavailable: 0 and maxSurge: 1, or run more replicas for each zone",
+            "run more replicas for each zone"
+            if is_slowest
+            else "set maxUnavailable: 0 and maxSurge: 1, or run more replicas for each zone",
         )
     if drains is not None and drains.kept < drains.played:
         yield rules.DRAIN_EMPTIES_ZONE.found(

@@ -89,7 +89,7 @@ def lint_objects(
         findings += check_limits(promise, context)
         for kept in play_changes(promise, context, workloads=workloads) if plays else ():
             promises.append(kept)
-            findings += check_played(kept)
+            findings += check_played(kept, case)
         replica_advice = promise.advise_replicas(
             limits.max_load or 1 + overload_bound(case.service)
         )
