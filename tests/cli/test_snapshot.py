@@ -510,7 +510,8 @@ def test_the_same_salt_gives_the_same_file(tmp_path: Path) -> None:
         texts.append(file.read_text())
     assert texts[0] == texts[1]
     assert len(set(texts)) == 3
-    assert not re.search(r"shop|web|zone-[abc]|10\.1\.", texts[2])
+    # NB: by chance a hash with a random salt has such a word in it.
+    assert not re.search(r"shop|web|zone-[abc]|10\.1\.", texts[0])
 
 
 def test_names_of_the_api_stay() -> None:
