@@ -125,6 +125,14 @@ def test_what_does_not_exist_exits_with_three(arguments: tuple[str, ...], want: 
     assert "did you mean" in result.stderr
 
 
+def test_without_a_service_the_error_says_how_to_name_one() -> None:
+    """Not only that an argument is missing."""
+    result = run("-f", EXAMPLE)
+    assert result.exit_code == 2
+    assert "no Service is named" in result.stderr
+    assert "keepclose explain shop/web" in result.stderr
+
+
 def test_bad_input_exits_with_two() -> None:
     """Files that cannot be read are named with their place, as by resolve."""
     result = run("web", "-f", "-", stdin="kind: Service\napiVersion: v1\nmetadata: {}\n")

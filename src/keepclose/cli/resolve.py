@@ -18,7 +18,12 @@ from keepclose.cli.inputs.cluster_input import (
     read_cluster,
     read_cluster_gates,
 )
-from keepclose.cli.inputs.service_choice import choose_services
+from keepclose.cli.inputs.service_choice import (
+    ServiceArgument,
+    ServiceOption,
+    choose_services,
+    join_service,
+)
 from keepclose.cli.options import (
     DefaultSubsetting,
     Kubeconfig,
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
 
 
 def resolve(
+    service: ServiceArgument = "",
     *,
     file: ClusterFiles = [],  # noqa: B006 - typer copies it
     kubeconfig: Kubeconfig = None,
@@ -49,9 +55,7 @@ def resolve(
         str, typer.Option(metavar="A=true,B=false", help="Feature gates that differ from default.")
     ] = "",
     node: Annotated[str | None, typer.Option(metavar="NAME", help="Only this node.")] = None,
-    service: Annotated[
-        str | None, typer.Option(metavar="[NS/]NAME", help="Only this Service.")
-    ] = None,
+    service_option: ServiceOption = "",
     details: Annotated[
         bool,
         typer.Option(
@@ -91,6 +95,7 @@ def resolve(
         padding=subsetting_padding,
         overload_threshold=subsetting_overload_threshold,
     )
+    service = join_service(service, service_option)
     source = read_cluster(
         file,
         kubeconfig=kubeconfig,
@@ -98,15 +103,15 @@ def resolve(
         data_dir=data_dir,
         namespace=namespace,
         all_namespaces=all_namespaces,
-        service=service or "",
+        service=service,
     )
-    inventory = choose_services(source, service or "", namespace)
+    inventory = choose_services(source, service, namespace)
     if node is not None and all(node != other.name for other in inventory.nodes):
         fail(f"no Node {node} in {source.name}", code=ExitCode.NOTHING)
     gates = read_cluster_gates(feature_gates, source)
     settings = _settings(gates, subsets, node_level_topology_mode)
     answer = resolve_inventory(inventory, settings=settings, node=node)
-    has_details = details or service is not None or len(answer) == 1
+    has_details = details or bool(service) or len(answer) == 1
     _show(answer, inventory, output, has_details=has_details)
 
 

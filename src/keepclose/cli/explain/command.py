@@ -20,6 +20,7 @@ from keepclose.cli.inputs.cluster_input import (
     read_cluster,
     read_cluster_gates,
 )
+from keepclose.cli.inputs.service_choice import choose_service, join_service
 from keepclose.cli.options import Kubeconfig, KubeContext
 from keepclose.cli.render.output import echo_document, echo_json, echo_yaml
 
@@ -44,8 +45,11 @@ class ExplainFormat(StrEnum):
 
 def explain(
     service: Annotated[
-        str, typer.Argument(metavar="[NAMESPACE/]SERVICE", help="The Service to explain.")
-    ],
+        str,
+        typer.Argument(
+            metavar="[NAMESPACE/]SERVICE", help="The Service to explain.", show_default=False
+        ),
+    ] = "",
     *,
     clients: Annotated[
         str,
@@ -63,6 +67,10 @@ def explain(
             metavar="POD",
             help="Whether this Pod gets connections, which share, and if not, why.",
         ),
+    ] = "",
+    service_option: Annotated[
+        str,
+        typer.Option("--service", metavar="[NS/]NAME", help="The same as the argument."),
     ] = "",
     namespace: NamespaceOption = "",
     file: ClusterFiles = [],  # noqa: B006 - typer copies it
@@ -83,6 +91,12 @@ def explain(
     asked, 1 it does not, or the Pod of --to gets none, 2 bad input, 3 nothing found or no node
     known, 4 the API server does not answer.
     """
+    service = join_service(service, service_option)
+    if not service:
+        fail(
+            "explain: no Service is named",
+            "name one, as in keepclose explain shop/web; keepclose resolve lists them",
+        )
     source = read_cluster(
         file,
         kubeconfig=kubeconfig,
@@ -108,7 +122,6 @@ def _explain(  # noqa: PLR0917 - one caller, which passes on what it has
 ) -> Explanation:
     from keepclose.advise.explaining.explanation import explain_service
     from keepclose.advise.explaining.pod_paths import Clients, find_clients, find_pod
-    from keepclose.cli.inputs.service_choice import choose_service
     from keepclose.heuristics.discovery import find_heuristics
     from keepclose.slices.settings import PlannerSettings
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from keepclose.cli.exit import ExitCode, fail
 from keepclose.cli.options import join_namespace
@@ -13,6 +15,29 @@ if TYPE_CHECKING:
     from keepclose.cli.inputs.cluster_input import ClusterInput
     from keepclose.model.meta import NamespacedName
     from keepclose.model.service.types import Service
+
+ServiceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[NAMESPACE/]SERVICE",
+        help="One Service, in full; default: all of them.",
+        show_default=False,
+    ),
+]
+ServiceOption = Annotated[
+    str, typer.Option("--service", metavar="[NS/]NAME", help="The same as the argument.")
+]
+
+
+def join_service(argument: str, option: str) -> str:
+    """Return the Service that the argument or --service names, "" if neither does."""
+    if argument and option and argument != option:
+        fail(f"--service {option}: the argument names another Service, {argument}", "name one")
+    service = argument or option
+    # NB: names of Services and namespaces have no dots.
+    if argument and "." in argument:
+        fail(f"{argument}: this is no name of a Service", f"name a file with -f {argument}")
+    return service
 
 
 def choose_service(source: ClusterInput, text: str, namespace: str = "") -> Service:

@@ -21,6 +21,12 @@ from keepclose.cli.inputs.cluster_input import (
     read_cluster,
     read_cluster_gates,
 )
+from keepclose.cli.inputs.service_choice import (
+    ServiceArgument,
+    ServiceOption,
+    choose_services,
+    join_service,
+)
 from keepclose.cli.options import (
     AGENT_NAMESPACE,
     AgentNamespace,
@@ -66,15 +72,14 @@ class PlanFormat(StrEnum):
 
 
 def plan(
+    service: ServiceArgument = "",
     *,
     file: ClusterFiles = [],  # noqa: B006 - typer copies it
     kubeconfig: Kubeconfig = None,
     context: KubeContext = "",
     namespace: NamespaceOption = "",
     all_namespaces: AllNamespaces = False,
-    service: Annotated[
-        str, typer.Option(metavar="[NS/]NAME", help="Only this Service, in full.")
-    ] = "",
+    service_option: ServiceOption = "",
     clients: Annotated[
         str,
         typer.Option(
@@ -132,8 +137,8 @@ def plan(
     found, 4 an API server or a source does not answer.
     """
     from keepclose.advise.planning.comparison import compare_plans
-    from keepclose.cli.inputs.service_choice import choose_services
 
+    service = join_service(service, service_option)
     source = read_cluster(
         file,
         kubeconfig=kubeconfig,
