@@ -251,6 +251,15 @@ def test_only_a_namespace_is_linted(tmp_path: Path) -> None:
     assert lint(file, "-n", "none").exit_code == 3
 
 
+def test_nodes_alone_are_nothing_of_a_namespace() -> None:
+    """A pipeline with a namespace that is misspelt does not pass."""
+    example = str(Path(__file__).parent.parent.parent / "examples" / "three-zones.yaml")
+    result = lint(example, "-n", "shpo")
+    assert result.exit_code == 3
+    assert "nothing to lint of namespace shpo" in result.stderr
+    assert lint(example, "-n", "shpo", "--allow-empty").exit_code == 0
+
+
 def test_a_gate_that_is_on_is_no_finding(tmp_path: Path) -> None:
     """--feature-gates says what the cluster has."""
     file = written(tmp_path, *CASES["KC012"][0])

@@ -145,6 +145,20 @@ def test_a_scenario_from_standard_input() -> None:
     assert [each["name"] for each in document["mechanisms"]] == ["none"]
 
 
+def test_only_services_of_the_namespace_count() -> None:
+    """As in the other commands; a scenario that names another one is bad input."""
+    example = str(EXAMPLES.parent / "three-zones.yaml")
+    drain = "events: [{at: 1s, drain: {zone: zone-a}}]"
+    arguments = ("-", "-f", example, "--mechanism", "as-is")
+    assert run(*arguments, "-n", "kube-system", stdin=drain).stdout.startswith("kube-system/dns\n")
+    whole = run(*arguments, "-A", stdin=drain)
+    assert whole.exit_code == 2
+    assert "has 3 with a selector" in whole.stderr
+    other = run(*arguments, "-n", "kube-system", stdin=ROLLOUT)
+    assert other.exit_code == 2
+    assert "-n kube-system: the Service is named with another namespace, shop/web" in other.stderr
+
+
 def test_a_service_without_a_namespace_is_in_that_of_the_option() -> None:
     """As with kubectl."""
     plain = ROLLOUT.replace("shop/web", "web")

@@ -57,7 +57,7 @@ def test_a_snapshot_answers_as_what_it_was_made_of(tmp_path: Path, name: str) ->
     file = tmp_path / name
     result = run("snapshot", "-f", str(EXAMPLE), "-o", str(file))
     assert result.exit_code == 0, result.output
-    assert "6 Node, 3 Service" in result.stderr
+    assert "6 Nodes, 3 Services, 14 Pods; " in result.stderr
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert resolved(file) == resolved(EXAMPLE)
     before = file.read_bytes()
@@ -84,6 +84,7 @@ def resolved_text(text: str) -> Any:
     ("arguments", "code", "want"),
     [
         pytest.param(["--salt", "x"], 2, "no effect without --anonymize", id="a salt alone"),
+        pytest.param(["-o", "json"], 2, "write -o cluster.json", id="a form in place of a file"),
         pytest.param(["-n", "nope"], 3, "there is no Service in namespace nope", id="no Service"),
         pytest.param(["-o", "/dev/null"], 74, "it exists and is no file", id="a device"),
         pytest.param(["-o", "/nonexistent/x"], 74, "No such file or directory", id="no directory"),

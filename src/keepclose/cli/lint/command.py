@@ -131,7 +131,7 @@ def lint(
         namespace=namespace,
         all_namespaces=all_namespaces,
     )
-    if source.is_empty and not allow_empty:
+    if source.is_empty_of(namespace) and not allow_empty:
         say(*(f"note: {note}" for note in source.notes), err=True)
         where = f" of namespace {namespace}" if namespace else ""
         fail(

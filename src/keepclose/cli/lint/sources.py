@@ -87,10 +87,9 @@ class LintSource(NamedTuple):
     lab: Path | None = None
     """The data directory of the lab that was read."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no object that lint reads."""
-        return self.objects == LintedObjects()
+    def is_empty_of(self, namespace: str) -> bool:
+        """Return whether there is no object that lint reads, Nodes aside where one is named."""
+        return self.objects == LintedObjects(nodes=self.objects.nodes if namespace else ())
 
     def place_of(self, finding: LintFinding) -> InputPlace | None:
         """Return the place of a finding in the files; None in a cluster."""

@@ -9,6 +9,7 @@ import typer
 
 from keepclose.cli.exit import DEFAULT_DIR, DataDir, ExitCode, fail
 from keepclose.cli.inputs.cluster_input import (
+    AllNamespaces,
     ClusterFiles,
     ClusterInput,
     ExtraKind,
@@ -16,6 +17,7 @@ from keepclose.cli.inputs.cluster_input import (
     read_cluster,
     read_cluster_gates,
 )
+from keepclose.cli.inputs.service_choice import service_key
 from keepclose.cli.options import Kubeconfig, KubeContext
 from keepclose.cli.render.output import echo_document, echo_json, echo_yaml, say
 
@@ -50,6 +52,7 @@ def replay(
     context: KubeContext = "",
     data_dir: DataDir = DEFAULT_DIR,
     namespace: NamespaceOption = "",
+    all_namespaces: AllNamespaces = False,
     mechanism: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,16 +94,18 @@ def replay(
         context=context,
         data_dir=data_dir,
         namespace=namespace,
+        all_namespaces=all_namespaces,
         service=written.scenario.service,
         kinds=_KINDS,
     )
     asked = written.scenario
-    if asked.service and "/" not in asked.service:
-        asked = replace(asked, service=f"{namespace or source.default_namespace}/{asked.service}")
+    if asked.service:
+        key = service_key(asked.service, namespace, default=source.default_namespace)
+        asked = replace(asked, service=str(key))
     gates: FeatureGates = read_cluster_gates(feature_gates, source)
     with shown_progress(len(mechanisms), "mechanisms") as advance:
         result = replay_scenario(
-            _read_objects(source),
+            _read_objects(source, namespace),
             asked,
             mechanisms,
             settings=PlannerSettings(gates=gates, heuristics=find_heuristics()),
@@ -139,13 +144,20 @@ def _choose(names: list[str]) -> tuple[ReplayMechanism, ...]:
     return chosen
 
 
-def _read_objects(source: ClusterInput) -> ReplayObjects:
+def _read_objects(source: ClusterInput, namespace: str) -> ReplayObjects:
+    from msgspec.structs import replace
+
     from keepclose.advise.replaying.replay_start import ReplayObjects
     from keepclose.model.workloads.disruption_budgets import PodDisruptionBudget
     from keepclose.model.workloads.types import Deployment, ReplicaSet
 
+    services = tuple(
+        service
+        for service in source.inventory.services
+        if namespace in ("", service.metadata.namespace)
+    )
     return ReplayObjects(
-        source.inventory,
+        replace(source.inventory, services=services),
         _decode(source, ExtraKind.DEPLOYMENTS, Deployment),
         _decode(source, ExtraKind.REPLICA_SETS, ReplicaSet),
         _decode(source, ExtraKind.DISRUPTION_BUDGETS, PodDisruptionBudget),

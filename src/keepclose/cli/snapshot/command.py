@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _GZIP: Final = ".gz"
 _YAML: Final = (".yaml", ".yml")
+_FORMS: Final = ("json", "yaml", "yml")
+"""What -o takes in other commands."""
 _SALT_BYTES: Final = 32
 
 
@@ -78,6 +80,11 @@ def snapshot(
         fail("--salt: it has no effect without --anonymize")
     if namespace and all_namespaces:
         fail("--all-namespaces: name one namespace or all of them, not both")
+    if output is not None and str(output) in _FORMS:
+        fail(
+            f"-o {output}: the file to write is named here, and its ending says the form",
+            f"write -o cluster.{output}",
+        )
     objects, gaps = _read(file, kubeconfig, context, data_dir, namespace)
     show_gaps(gaps)
     kept = _keep_allowed(objects, namespace)
@@ -155,4 +162,6 @@ def _write(path: Path, document: JsonObject) -> int:
 
 def _count(objects: Iterable[JsonObject]) -> str:
     counts = Counter(str(obj["kind"]) for obj in objects)
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    return ", ".join(
+        f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items()
+    )
