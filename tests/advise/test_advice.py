@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from keepclose.advise.advice import find_harm
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.mechanism_changes import Mechanism, switch_to
 from keepclose.advise.resolution import ResolvedService, resolve_services
+from keepclose.advise.routed_traffic import RoutedTraffic
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
@@ -115,7 +117,7 @@ def test_a_mechanism_with_a_bound_is_advised_where_the_zone_alone_would_overload
     resolved = answer(inventory_of(service(), 9, 1, 0))
     assert commands(resolved) == [AUTO]
     (reason,) = resolved.strategy.reasons
-    assert reason.effect == "in zone 33 -> 44 %, busiest 1.0 -> 1.11x"
+    assert reason.effect == "in zone 33 -> 44 %, busiest 1.00 -> 1.11x"
 
 
 def test_an_advised_mechanism_removes_what_takes_precedence() -> None:
@@ -176,3 +178,12 @@ def test_the_advice_is_the_same_when_one_node_is_asked_about() -> None:
     inventory = inventory_of(service(), 9, 1, 0)
     (resolved,) = resolve_services(inventory, settings=PlannerSettings(), node="zone-a-0")
     assert commands(resolved) == commands(answer(inventory)) == [AUTO]
+
+
+def test_a_load_is_never_rounded_to_its_bound() -> None:
+    """Load and bound are shown so that the reader sees which one is larger."""
+    now = RoutedTraffic(in_zone=0.5, busiest=1.0)
+    assert find_harm(RoutedTraffic(in_zone=1.0, busiest=1.21), now, bound=0.2) == (
+        "the busiest endpoint would get 1.21x its fair share, beyond 1.2x"
+    )
+    assert find_harm(RoutedTraffic(in_zone=1.0, busiest=1.3), now, bound=0.25).endswith("1.25x")

@@ -215,8 +215,8 @@ def test_the_mechanism_that_only_helps_is_recommended() -> None:
     """An even placement is told to prefer its zone, with the effect and the command."""
     only = planned(2, 2, 2)
     assert only.recommended == "PreferSameZone"
-    assert only.effect == "in zone 33 -> 100 %, busiest 1.0x"
-    assert only.reason == "keeps 100 % of the traffic in its zone, the busiest endpoint gets 1.0x"
+    assert only.effect == "in zone 33 -> 100 %, busiest 1.00x"
+    assert only.reason == "keeps 100 % of the traffic in its zone, the busiest endpoint gets 1.00x"
     assert "kubectl patch service -n default web" in only.command
 
 
@@ -224,7 +224,7 @@ def test_a_closer_mechanism_that_overloads_is_named_as_the_reason() -> None:
     """Auto is taken where PreferSameZone would overload, and the reason says so."""
     only = planned(9, 1, 0)
     assert only.recommended == "Auto"
-    assert "gives it 3.7x" in only.reason
+    assert "gives it 3.67x" in only.reason
 
 
 def test_an_endpoint_above_the_bound_is_relieved_if_that_costs_nothing() -> None:
@@ -240,7 +240,7 @@ def test_an_overload_that_costs_closeness_is_only_described() -> None:
     """What would lower the share in the zone is a trade, and never recommended."""
     only = planned(4, 4, 1, traffic_distribution="PreferSameZone")
     assert not only.recommended
-    assert only.reason.startswith("the busiest endpoint gets 3.0x, beyond 1.2x; ")
+    assert only.reason.startswith("the busiest endpoint gets 3.00x, beyond 1.2x; ")
     assert "in its zone" in only.reason
 
 

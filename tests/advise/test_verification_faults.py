@@ -245,7 +245,7 @@ def test_gate_off() -> None:
     assert _first(verified) is CauseCode.GATE_IS_OFF
     assert "ServiceTrafficDistribution" in verified.causes[0].message
     assert verified.causes[0].fix == "--feature-gates ServiceTrafficDistribution=true"
-    assert verified.causes[0].effect.startswith("in zone 33 -> 100 %, busiest 1.0x; for other")
+    assert verified.causes[0].effect.startswith("in zone 33 -> 100 %, busiest 1.00x; for other")
 
 
 @pytest.mark.parametrize("field", ["refused", "unanswered"])

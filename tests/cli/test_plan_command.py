@@ -52,7 +52,7 @@ def test_one_service_is_shown_in_full(tmp_path: Path) -> None:
     assert {"as is (none)", "PreferSameZone", "PreferSameNode", "Auto", "Balanced"} <= {*rows}
     assert rows["PreferSameZone"].startswith("* ")
     assert "price: 1 slice write, 3 endpoints with other hints" in lines
-    assert "then  in zone 33 -> 100 %, busiest 1.0x" in lines
+    assert "then  in zone 33 -> 100 %, busiest 1.00x" in lines
     assert "web-0" not in result.stdout
 
 

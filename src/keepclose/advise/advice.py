@@ -87,11 +87,11 @@ def find_harm(then: RoutedTraffic, now: RoutedTraffic, *, bound: float) -> str:
         return f"{100 * then.failed:.0f} % of the connections would fail"
     if then.busiest > limit:
         return (
-            f"the busiest endpoint would get {then.busiest:.1f}x its fair share, "
-            f"beyond {1 + bound:.1f}x"
+            f"the busiest endpoint would get {then.busiest:.2f}x its fair share, "
+            f"beyond {1 + bound:g}x"
         )
     if then.overloaded > now.overloaded:
-        return f"{then.overloaded:,} endpoints would carry more than {1 + bound:.1f}x"
+        return f"{then.overloaded:,} endpoints would carry more than {1 + bound:g}x"
     if then.in_zone < now.in_zone - SHARE_ROUNDING:
         return "less traffic would stay in its zone"
     return ""

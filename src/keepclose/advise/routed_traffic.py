@@ -43,7 +43,7 @@ class RoutedTraffic(NamedTuple):
     """The shares by the zone of the client and that of the endpoint; failed traffic is in none."""
 
     def describe_change(self, now: RoutedTraffic) -> str:
-        """Return what becomes of the figures: "in zone 33 -> 100 %, busiest 1.0 -> 1.1x"."""
+        """Return what becomes of the figures: "in zone 33 -> 100 %, busiest 1.00 -> 1.11x"."""
         parts = [_arrow("in zone", _percent(now.in_zone), _percent(self.in_zone), " %")]
         if _percent(now.on_node) != _percent(self.on_node) and "->" not in parts[0]:
             parts.append(_arrow("on node", _percent(now.on_node), _percent(self.on_node), " %"))
@@ -123,7 +123,7 @@ def _percent(share: float) -> str:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.2f}".removesuffix("0")
+    return f"{ratio:.2f}"
 
 
 def _arrow(name: str, before: str, after: str, unit: str) -> str:

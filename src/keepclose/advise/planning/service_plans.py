@@ -306,7 +306,7 @@ def _why(advice: Advice, tried: list[Trial]) -> str:
     """Return why a mechanism is advised, beside others that are not."""
     then, change = advice.then, advice.change
     words = f"keeps {then.in_zone:.0%} of the traffic in its zone".replace("%", " %")
-    words += f", the busiest endpoint gets {then.busiest:.1f}x"
+    words += f", the busiest endpoint gets {then.busiest:.2f}x"
     closer = [
         trial
         for trial in tried
@@ -316,14 +316,14 @@ def _why(advice: Advice, tried: list[Trial]) -> str:
     ]
     if closer:
         most = max(closer, key=lambda trial: round(trial.traffic.in_zone, 6))
-        words += f"; {most.figures.mechanism} keeps more but gives it {most.traffic.busiest:.1f}x"
+        words += f"; {most.figures.mechanism} keeps more but gives it {most.traffic.busiest:.2f}x"
     return words
 
 
 def _over_the_bound(trials: ServiceTrials, tried: list[Trial]) -> str:
     """Return what an overloaded Service can be traded for; never a recommendation."""
     now, limit = trials.traffic, 1.0 + trials.bound
-    words = f"the busiest endpoint gets {now.busiest:.1f}x, beyond {limit:.1f}x"
+    words = f"the busiest endpoint gets {now.busiest:.2f}x, beyond {limit:g}x"
     within = [
         trial
         for trial in tried
@@ -335,7 +335,7 @@ def _over_the_bound(trials: ServiceTrials, tried: list[Trial]) -> str:
             key=lambda trial: (not trial.figures.needs, round(trial.traffic.in_zone, 6)),
         )
         words += (
-            f"; {best.figures.mechanism} would give it {best.traffic.busiest:.1f}x, "
+            f"; {best.figures.mechanism} would give it {best.traffic.busiest:.2f}x, "
             f"with {best.traffic.in_zone:.0%} in its zone".replace("%", " %")
         )
     return f"{words}; or run more pods where its clients are"

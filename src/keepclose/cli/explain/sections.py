@@ -64,7 +64,7 @@ def figures(answer: Explanation) -> str:
     parts = [
         f"in zone {100 * traffic.in_zone:.0f} %",
         f"on node {100 * traffic.on_node:.0f} %",
-        f"busiest {traffic.busiest:.1f}x",
+        f"busiest {traffic.busiest:.2f}x",
     ]
     if traffic.failed:
         parts.append(f"failed {100 * traffic.failed:.0f} %")
