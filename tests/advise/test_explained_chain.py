@@ -10,7 +10,7 @@ from keepclose.model.acknowledgements import HintLevel, NodeAcknowledgement
 from keepclose.model.endpointslice.types import EndpointHints, EndpointSlice, ForZone
 from keepclose.model.service.types import ServicePort
 from keepclose.model.well_known import TOPOLOGY_MODE_ANNOTATION
-from keepclose.model.workload import Pod
+from keepclose.model.workload import Container, ContainerPort, Pod
 from support.builders import node, pod
 from support.explained import (
     NODES,
@@ -61,6 +61,41 @@ def test_numbers_are_those_of_the_zones() -> None:
     assert [numbers[zone].hinted for zone in sorted(numbers)] == [0, 3, 0]
     assert [numbers[zone].expected for zone in sorted(numbers)] == [1.0, 1.0, 1.0]
     assert {zone.share for zone in answer.zones} == {1 / 3}
+
+
+def test_a_pod_with_two_addresses_counts_once() -> None:
+    """Auto decides for each family apart, so both together must not make enough endpoints."""
+    pods = [
+        pod(f"p{number}", f"n{number}", ips=(f"10.0.0.{number}", f"fd00::{number}"))
+        for number in (1, 2)
+    ]
+    dual = web(
+        annotations={TOPOLOGY_MODE_ANNOTATION: "Auto"},
+        traffic_distribution=None,
+        ip_families=("IPv4", "IPv6"),
+        cluster_ips=("10.96.0.10", "fd00::10"),
+    )
+    answer = explain(written(*NODES, *pods, dual))
+    assert [(zone.endpoints, zone.ready) for zone in answer.zones] == [(1, 1), (1, 1), (0, 0)]
+    assert answer.mechanism.thresholds.endswith("with 2 ready endpoints that cannot be kept")
+    assert {zone.load for zone in answer.zones} == {1.0, None}
+
+
+def test_loads_are_those_of_each_port() -> None:
+    """A port that one of three Pods has gives all its connections to that Pod, its fair share."""
+    named = ServicePort(name="admin", protocol="TCP", port=81, target_port="admin")
+    plain = ServicePort(name="http", protocol="TCP", port=80, target_port=8080)
+    container = Container(ports=(ContainerPort("admin", 9000, "TCP"),))
+    first, *others = PODS
+    first = replace(first, spec=replace(first.spec, containers=(container,)))
+    answer = explain(written(*NODES, first, *others, web(ports=(plain, named))))
+    assert answer.traffic is not None
+    assert answer.traffic.busiest == 1.0
+    assert {point.pod: point.load for point in answer.endpoints} == {
+        "p1": 1.0,
+        "p2": 1.0,
+        "p3": 1.0,
+    }
 
 
 def test_a_zone_whose_endpoints_are_hinted_elsewhere_is_not_unready() -> None:

@@ -12,7 +12,13 @@ from typing import Final
 
 import msgspec
 
-from keepclose.advise.explaining.service_facts import ServiceFacts, load_endpoints, name_address
+from keepclose.advise.explaining.service_facts import (
+    ServiceFacts,
+    counted_slices,
+    is_managed,
+    load_endpoints,
+    name_address,
+)
 from keepclose.routing.allocation.kube_auto import least_endpoints
 from keepclose.routing.auto import OVERLOAD_THRESHOLD, Infeasible, zone_bounds
 from keepclose.routing.balanced import BALANCED, read_balance_limits
@@ -46,7 +52,8 @@ class ZoneNumbers(msgspec.Struct, frozen=True):
 def number_zones(facts: ServiceFacts) -> tuple[ZoneNumbers, ...]:
     """Return the numbers of each zone with nodes or endpoints, by name.
 
-    Loads assume that every ready node in question sends the same to each port.
+    Loads assume that every ready node in question sends the same to each port. Endpoints of a
+    dual-stack Service count once.
     """
     ready_nodes, nodes = Counter[str](), Counter[str]()
     for node in facts.inventory.nodes:
@@ -56,9 +63,11 @@ def number_zones(facts: ServiceFacts) -> tuple[ZoneNumbers, ...]:
     zone_of: dict[str, str] = {}
     for endpoint_slice in facts.slices:
         for endpoint in endpoint_slice.endpoints:
+            zone_of[name_address(endpoint)] = endpoint.zone or ""
+    for endpoint_slice in counted_slices(facts.slices):
+        for endpoint in endpoint_slice.endpoints:
             zone = endpoint.zone or ""
             endpoints[zone] += 1
-            zone_of[name_address(endpoint)] = zone
             if endpoint.conditions.ready is False:
                 continue
             ready[zone] += 1
@@ -94,7 +103,9 @@ def describe_thresholds(facts: ServiceFacts) -> str:
     annotations = facts.service.metadata.annotations
     match strategy.name:
         case StrategyName.AUTO:
-            ready = sum(each.is_ready for held in facts.planned.slices for each in held.endpoints)
+            managed_by = facts.settings.managed_by
+            own = [each for each in facts.planned.slices if is_managed(each, managed_by)]
+            ready = sum(each.is_ready for held in counted_slices(own) for each in held.endpoints)
             bounds = zone_bounds(facts.cluster.ratios.ratios, ready)
             outcome = "can be kept" if not isinstance(bounds, Infeasible) else "cannot be kept"
             return (

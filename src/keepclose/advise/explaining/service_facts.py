@@ -8,7 +8,6 @@ cluster of thousands of nodes has few groups.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -25,7 +24,7 @@ from keepclose.advise.resolution import (
 )
 from keepclose.advise.routed_traffic import RoutedTraffic
 from keepclose.model.acknowledgements import NodeAcknowledgement
-from keepclose.model.addresses import canonical, family_of
+from keepclose.model.addresses import canonical
 from keepclose.model.endpointslice.types import Endpoint, EndpointSlice
 from keepclose.model.meta import NamespacedName
 from keepclose.model.service.types import Service
@@ -33,6 +32,7 @@ from keepclose.model.well_known import MANAGED_BY_LABEL
 from keepclose.model.workload import Pod
 from keepclose.routing.port_endpoints import NodeView, labels_by_node
 from keepclose.routing.selection import find_distinguished_nodes, select
+from keepclose.routing.service_ports import PortKey
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 MAX_SELECTIONS: Final = 2_000_000
@@ -222,28 +222,47 @@ def group_nodes(
 def load_endpoints(facts: ServiceFacts) -> dict[str, float]:
     """Return how many times its fair share each endpoint gets, by address.
 
-    Every ready node in question sends the same; a fair share is an equal part for each ready
-    endpoint of the family. Of several ports the one counts where the endpoint gets most.
+    Every ready node in question sends the same; the fair share is that of `measure_traffic`. Of
+    several ports the one counts where the endpoint gets most.
     """
-    loads: dict[tuple[str, str], float] = {}
-    answered: dict[str, float] = {}
+    loads: dict[tuple[str, PortKey], dict[str, float]] = {}
+    answered: dict[tuple[str, PortKey], float] = {}
     for group in facts.groups:
-        for port in group.ports if group.ready else ():
-            endpoints = port.selection.internal.endpoints
-            whole = sum(endpoint.weight for endpoint in endpoints)
-            if whole:
-                answered[port.title] = answered.get(port.title, 0.0) + group.ready
-            for endpoint in endpoints:
-                key = (port.title, endpoint.address)
-                loads[key] = loads.get(key, 0.0) + group.ready * endpoint.weight / whole
-    ready = Counter(family_of(name_address(endpoint)) for endpoint in facts.ready_endpoints())
-    used = Counter(title for title, _ in loads)
+        for resolved in group.ports if group.ready else ():
+            chosen = resolved.selection.internal.endpoints
+            if not chosen:
+                continue
+            key = resolved.family, resolved.port.key
+            answered[key] = answered.get(key, 0.0) + group.ready
+            of_port = loads.setdefault(key, {})
+            whole = sum(endpoint.weight for endpoint in chosen)
+            for endpoint in chosen:
+                load = group.ready * endpoint.weight / whole
+                of_port[endpoint.address] = of_port.get(endpoint.address, 0.0) + load
     by_address: dict[str, float] = {}
-    for (title, address), load in loads.items():
-        # NB: where none is ready, those that terminate share the traffic.
-        fair = answered[title] / (ready[family_of(address)] or used[title])
-        by_address[address] = max(load / fair, by_address.get(address, 0.0))
+    for port, family, endpoints in ports_with_endpoints(
+        facts.service, facts.slices, facts.settings.gates
+    ):
+        key = family, port.key
+        of_port = loads.get(key, {})
+        ready = sum(endpoint.ready for endpoint in endpoints)
+        for address, load in of_port.items():
+            # NB: where none is ready, those that terminate share the traffic.
+            ratio = load * (ready or len(of_port)) / answered[key]
+            by_address[address] = max(ratio, by_address.get(address, 0.0))
     return by_address
+
+
+def counted_slices(slices: Iterable[EndpointSlice]) -> list[EndpointSlice]:
+    """Return the slices of one address family, so that a Pod with two addresses counts once.
+
+    It is the family with most endpoints, as mechanisms decide for each family apart.
+    """
+    families: dict[str, list[EndpointSlice]] = {}
+    for endpoint_slice in slices:
+        families.setdefault(endpoint_slice.address_type, []).append(endpoint_slice)
+    groups = [families[family] for family in sorted(families)]
+    return max(groups, key=lambda group: sum(len(each.endpoints) for each in group), default=[])
 
 
 def name_address(endpoint: Endpoint) -> str:
