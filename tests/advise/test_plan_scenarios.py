@@ -142,6 +142,27 @@ def test_pods_that_only_slices_name_can_move_too() -> None:
     assert sum(len(each.endpoints) for each in planned.slices) == 0
 
 
+def test_pods_of_a_namespace_that_was_not_read_come_from_its_slices() -> None:
+    """Pods of one namespace say nothing about another one of which only slices are known."""
+    inventory = cluster()
+    nodes = ClusterNodes.of(inventory.nodes)
+    slices = plan_slices(inventory.services[0], inventory, nodes, PlannerSettings()).slices
+    dumped = Inventory.of([*inventory.nodes, service(), pod("x", "n0", namespace="other"), *slices])
+    assert places(scale_service(dumped, KEY, 4)) == ["n0", "n1", "n2", "n3"]
+
+
+def test_pods_that_are_gone_stay_gone_in_the_next_change() -> None:
+    """A drained node takes a bare pod; without the other one its slice brings back neither."""
+    objects = [node("n0"), node("n2", "zone-b"), service()]
+    pods = [pod("p1", "n0", ip="10.0.0.1"), pod("p2", "n2", ip="10.0.0.2")]
+    inventory = Inventory.of([*objects, *pods])
+    nodes = ClusterNodes.of(inventory.nodes)
+    slices = plan_slices(inventory.services[0], inventory, nodes, PlannerSettings()).slices
+    empty = scale_service(drain_node(replace(inventory, slices={KEY: slices}), "n0"), KEY, 0)
+    planned = plan_slices(empty.services[0], empty, ClusterNodes.of(empty.nodes), PlannerSettings())
+    assert sum(len(each.endpoints) for each in planned.slices) == 0
+
+
 def test_what_does_not_fit_says_what_would() -> None:
     """Unknown names and numbers out of range."""
     for wrong in (

@@ -182,12 +182,13 @@ def add_zone(inventory: Inventory, zone: str, nodes: int | None = None) -> Inven
 
 
 def with_pods(inventory: Inventory) -> Inventory:
-    """Return the cluster with the pods that its slices name, if the input has none."""
-    if inventory.pods:
-        return inventory
+    """Return the cluster with the pods that slices name, in namespaces without any pod.
+
+    A namespace without pods was not read, see `gather_objects`.
+    """
     found: dict[NamespacedName, Pod] = {}
     for service in inventory.services:
-        if not service.spec.selector:
+        if not service.spec.selector or service.metadata.namespace in inventory.pods:
             continue
         slices = [
             adopt(each, service)
@@ -227,7 +228,7 @@ def _without_pods(inventory: Inventory, keys: set[NamespacedName]) -> Inventory:
     emptied = {namespace for namespace, group in pods.items() if not group}
     slices = {
         # NB: slices of a namespace without pods would bring back the pods that they name.
-        key: tuple(each for each in group if not _names_only(each, keys))
+        key: tuple(each for each in group if not _names_pods(each))
         if key.namespace in emptied
         else group
         for key, group in inventory.slices.items()
@@ -235,13 +236,11 @@ def _without_pods(inventory: Inventory, keys: set[NamespacedName]) -> Inventory:
     return replace(inventory, pods=pods, slices=slices)
 
 
-def _names_only(endpoint_slice: EndpointSlice, keys: set[NamespacedName]) -> bool:
-    targets = [
-        NamespacedName(target.namespace or endpoint_slice.metadata.namespace, target.name)
+def _names_pods(endpoint_slice: EndpointSlice) -> bool:
+    return any(
+        endpoint.target_ref is not None and endpoint.target_ref.kind == "Pod"
         for endpoint in endpoint_slice.endpoints
-        if (target := endpoint.target_ref) is not None
-    ]
-    return bool(targets) and keys.issuperset(targets)
+    )
 
 
 def _with_more_pods(inventory: Inventory, added: Iterable[Pod]) -> Inventory:
