@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from keepclose.model.meta import ObjectMeta
 from keepclose.model.workloads.constraints import NodeLabelSelector
 from keepclose.model.workloads.disruption_budgets import DisruptionBudgetSpec, PodDisruptionBudget
+from support.builders import pod
 from support.replays import THREE, cluster_of, events_of, replay_of, run_of, sizes_of
 
 PODS = cluster_of(THREE, ["n1", "n2", "n3"])
+QUIET = [{"at": 1, "drain": {"nodes": ["n1"]}}]
 SIX = {**THREE, "n4": "zone-a", "n5": "zone-b", "n6": "zone-c"}
 
 
@@ -196,3 +199,20 @@ def test_pods_that_fit_nowhere_wait() -> None:
     (run,) = replay.runs
     # The old pod answers until 15 s; the node is back at 75 s, the new pod ready 10 s later.
     assert run.failed == pytest.approx(100 * (85 + 1 - 15))
+
+
+def test_pods_that_only_stale_slices_have_are_gone() -> None:
+    """As in a plan: among other Pods of the namespace, those that slices alone name are deleted."""
+    objects = cluster_of(THREE, ["n1", "n2", "n3"])
+    replay = replay_of(objects, events=QUIET, duration="10s")
+    slices = {replay.start.service.key: replay.runs[0].slices}
+    other = pod("other", "n1", labels={"app": "other"})
+    stale = replace(objects.inventory, pods={"default": (other,)}, slices=slices)
+    empty = replay_of(replace(objects, inventory=stale), events=QUIET, duration="10s")
+    assert not empty.start.pods
+    assert any("so they count as deleted" in note for note in empty.start.notes)
+    unread = replace(objects.inventory, pods={}, slices=slices)
+    assert (
+        len(replay_of(replace(objects, inventory=unread), events=QUIET, duration="10s").start.pods)
+        == 3
+    )

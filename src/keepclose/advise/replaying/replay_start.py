@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.advise.inventory import Inventory, adopt, pods_in_slices
+from keepclose.advise.inventory import Inventory
 from keepclose.advise.replaying.scenario import (
     AddNodesEvent,
     AutoscaleEvent,
@@ -28,11 +28,11 @@ from keepclose.advise.replaying.scenario import (
 )
 from keepclose.advise.replaying.scenario_reading import ScenarioProblem, suggest_name
 from keepclose.advise.replaying.start_workloads import StartWorkload, find_workloads
+from keepclose.advise.service_objects import gather_objects
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.meta import NamespacedName, find_similar_names
 from keepclose.model.service.types import Service
 from keepclose.model.timestamps import seconds_of
-from keepclose.model.well_known import MANAGED_BY_LABEL
 from keepclose.model.workload import Node, Pod
 from keepclose.model.workloads.constraints import NodeLabelSelector
 from keepclose.model.workloads.disruption_budgets import DisruptionBudgetSpec, PodDisruptionBudget
@@ -82,16 +82,11 @@ def begin_replay(
     service = _find_service(inventory, scenario.service)
     if isinstance(service, ScenarioProblem):
         return [service]
-    present = inventory.slices.get(service.key, ())
-    ours = tuple(
-        adopt(endpoint_slice, service)
-        for endpoint_slice in present
-        if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) == settings.managed_by
-    )
-    selected: list[Pod] = inventory.pods_of(service) or pods_in_slices(service, ours)
+    present = gather_objects(service, inventory, settings.managed_by)
+    missing = () if present.pods else present.missing
     workloads = find_workloads(
         service,
-        [_identified(as_workload_pod(pod)) for pod in selected],
+        [_identified(as_workload_pod(pod)) for pod in present.pods],
         deployments=objects.deployments,
         replica_sets=objects.replica_sets,
     )
@@ -99,13 +94,14 @@ def begin_replay(
         service=service,
         nodes=inventory.nodes,
         pods=workloads.pods,
-        other_pods=tuple(_other_pods(inventory, selected)),
+        other_pods=tuple(_other_pods(inventory, present.pods)),
         workloads=workloads.workloads,
         budgets=_budgets(service, objects.budgets, scenario),
-        slices=ours,
-        foreign_slices=tuple(item for item in present if _manager(item) != settings.managed_by),
+        slices=present.ours,
+        foreign_slices=present.foreign,
         epoch=_epoch(workloads.pods),
-        notes=workloads.notes,
+        # NB: where their pods come from the slices, the gap of the input says so.
+        notes=(*(each.message for each in missing), *workloads.notes),
     )
     return list(_check_names(start, scenario)) or start
 
@@ -161,10 +157,6 @@ def _other_pods(inventory: Inventory, selected: Sequence[Pod]) -> Iterator[Workl
         for pod in pods:
             if pod.key not in keys and pod.spec.node_name:
                 yield as_workload_pod(pod)
-
-
-def _manager(endpoint_slice: EndpointSlice) -> str:
-    return endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL, "")
 
 
 def _budgets(
