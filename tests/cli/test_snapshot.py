@@ -277,6 +277,28 @@ def test_what_matters_beside_secrets_is_kept() -> None:
     }
 
 
+def test_numbers_by_which_controllers_choose_pods_are_kept() -> None:
+    """A replay deletes the same pods from a snapshot as live; other texts stay out."""
+    cost, revision = (
+        "controller.kubernetes.io/pod-deletion-cost",
+        "deployment.kubernetes.io/revision",
+    )
+    for texts, want in (
+        ({cost: "-5", revision: "3"}, {cost: "-5", revision: "3"}),
+        ({cost: SECRET, revision: ""}, None),
+    ):
+        raw: Raw = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "annotations": texts},
+        }
+        part = allowed_part(raw)
+        assert part is not None
+        assert part["metadata"].get("annotations") == want
+        anonymous = Anonymizer([part], salt=b"x").replace(part)
+        assert anonymous["metadata"].get("annotations") == want
+
+
 def test_values_of_a_wrong_type_are_left_out() -> None:
     """A list in the place of labels would pass the anonymizer by."""
     odd: Raw = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}}

@@ -2,7 +2,8 @@
 
 A list of what is allowed, because a list of what is secret is never complete. Free text is not
 allowed, wherever it is: messages, commands, arguments, and annotations but those that keepclose or
-the topology of a Service defines. Quantities, times, numbers and words of the API are.
+the topology of a Service defines, and numbers of workload controllers. Quantities, times, numbers
+and words of the API are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from keepclose.model.acknowledgements import (
 )
 from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.decoding import Rejected, convert_as
-from keepclose.model.json_values import JsonObject
+from keepclose.model.json_values import JsonObject, parse_int64
 from keepclose.model.well_known import (
     DEMAND_ANNOTATION,
     ENDPOINT_WEIGHTS_ANNOTATION,
@@ -40,6 +41,8 @@ from keepclose.model.well_known import (
     WEIGHTS_ANNOTATION,
     ZONE_WEIGHTS_ANNOTATION,
 )
+from keepclose.model.workloads.replica_pods import DELETION_COST
+from keepclose.model.workloads.rolling_update import DESIRED_REPLICAS, MAX_REPLICAS, REVISION
 
 ALLOWED_ANNOTATIONS: Final = frozenset(
     {
@@ -62,6 +65,8 @@ ALLOWED_ANNOTATIONS: Final = frozenset(
         ENDPOINT_WEIGHTS_ANNOTATION,
     }
 )
+NUMBER_ANNOTATIONS: Final = frozenset({DELETION_COST, REVISION, DESIRED_REPLICAS, MAX_REPLICAS})
+"""Annotations by which workload controllers rank and size; kept if they are whole numbers."""
 SUPPRESSED: Final = "suppressed"
 """Stands for the reason of a suppressed finding of lint, which people wrote."""
 
@@ -126,6 +131,11 @@ def _each(allowed: _Allowed) -> _Allowed:
 def _annotations(value: Any) -> Any:
     texts: dict[str, str] = _labels(value) or {}
     kept = {key: text for key, text in texts.items() if key in ALLOWED_ANNOTATIONS}
+    kept |= {
+        key: text
+        for key, text in texts.items()
+        if key in NUMBER_ANNOTATIONS and parse_int64(text) is not None
+    }
     kept |= dict.fromkeys(filter(_is_suppression, texts), SUPPRESSED)
     return kept or None
 

@@ -24,6 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.cli.inputs.cluster_input import ExtraKind
+from keepclose.cli.snapshot.allowed_fields import NUMBER_ANNOTATIONS
 from keepclose.model.acknowledgements import parse_acknowledgement, render_acknowledgement
 from keepclose.model.core_kinds import ConfigMap
 from keepclose.model.json_values import JsonObject
@@ -316,6 +317,8 @@ class _Replacer:
         return answer
 
     def _annotation(self, key: str, text: str) -> str:
+        if key in NUMBER_ANNOTATIONS:
+            return text
         if key != ZONE_WEIGHTS_ANNOTATION:
             return self._value_word(text)
         written = parse_zone_weights(text)

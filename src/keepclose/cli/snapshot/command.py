@@ -73,8 +73,9 @@ def snapshot(
     """Write one file with what the other commands read of a cluster.
 
     The file has no Secrets, environments, commands, images or messages, and of annotations only
-    those about topology. Every command takes it with -f. Exit codes: 0 written, 2 bad input, 3
-    nothing found, 4 no API server answers, 74 the file cannot be written.
+    those about topology and numbers of workload controllers. Every command takes it with -f. Exit
+    codes: 0 written, 2 bad input, 3 nothing found, 4 no API server answers, 74 the file cannot be
+    written.
     """
     if salt and not anonymize:
         fail("--salt: it has no effect without --anonymize")
