@@ -109,7 +109,7 @@ def routed_ports(
         )
     elif not cluster_ip:
         return ()
-    internal, external = _policies(service, gates)
+    internal, external = traffic_policies(service, gates)
     is_sticky = spec.session_affinity == "ClientIP"
     checks_health = spec.type == "LoadBalancer" and external is TrafficPolicy.LOCAL
     # NB: decided once per Service, not once per port.
@@ -188,7 +188,8 @@ def _requested_families(spec: ServiceSpec) -> tuple[str, ...]:
     return () if spec.cluster_ip else (IPV4,)
 
 
-def _policies(service: Service, gates: FeatureGates) -> tuple[TrafficPolicy, TrafficPolicy]:
+def traffic_policies(service: Service, gates: FeatureGates) -> tuple[TrafficPolicy, TrafficPolicy]:
+    """Return the policies that have an effect, for traffic inside the cluster and from outside."""
     spec, annotations = service.spec, service.metadata.annotations
     internal = annotations.get(INTERNAL_POLICY_ANNOTATION, spec.internal_traffic_policy)
     if not gates.on(Gate.SERVICE_INTERNAL_TRAFFIC_POLICY):

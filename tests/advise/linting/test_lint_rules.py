@@ -12,7 +12,7 @@ from keepclose.advise.linting.findings import LintFinding, Severity
 from keepclose.advise.linting.linter import LintReport, lint_objects
 from keepclose.advise.linting.rules import RULES
 from keepclose.cli.lint.sources import LintSource, read_files
-from keepclose.model.gates import FeatureGates
+from keepclose.model.gates import FeatureGates, Gate
 from keepclose.slices.settings import PlannerSettings
 from support.lint_cases import (
     AUTO,
@@ -148,6 +148,32 @@ def test_replicas_for_two_and_four_zones_are_computed(tmp_path: Path) -> None:
     for zones, want in ((2, (1, 3, 5)), (4, (1, 2, 3, 5, 6, 7, 10, 11, 15))):
         (advice,) = lint_objects(objects, settings=SETTINGS, assumed_zones=zones).advice
         assert advice.without_hints == want
+
+
+@pytest.mark.parametrize(
+    ("most", "want"),
+    [
+        pytest.param(12, "set minReplicas to 12 or more, or use PreferSameZone", id="within"),
+        pytest.param(11, "use PreferSameZone: no minReplicas", id="the largest loses them too"),
+    ],
+)
+def test_an_autoscaler_is_told_numbers_that_it_may_have(
+    most: int, want: str, tmp_path: Path
+) -> None:
+    """KEP-2433 on three equal zones: 11 endpoints get no hints, 12 do."""
+    (finding,) = lint(
+        tmp_path, *AUTO, ("autoscaler", "", autoscaler(9, most)), rule="KC105"
+    ).findings
+    assert finding.fix.startswith(want)
+
+
+def test_a_policy_without_effect_does_not_count(tmp_path: Path) -> None:
+    """Local is found by the rule of the proxy, which a gate switches off."""
+    objects = read(tmp_path, ("service", "spec/internalTrafficPolicy", "Local")).objects
+    without = FeatureGates().without(Gate.SERVICE_INTERNAL_TRAFFIC_POLICY)
+    for gates, want in ((FeatureGates(), 1), (without, 0)):
+        report = lint_objects(objects, settings=PlannerSettings(gates=gates), only={"KC008"})
+        assert len(report.findings) == want
 
 
 def test_zones_of_given_nodes_decide(tmp_path: Path) -> None:

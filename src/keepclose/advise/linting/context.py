@@ -24,11 +24,12 @@ from keepclose.model.meta import ObjectMeta
 from keepclose.model.selectors import matches
 from keepclose.model.service.defaults import default_service
 from keepclose.model.service.types import Service
-from keepclose.model.well_known import HOSTNAME_LABEL, INTERNAL_POLICY_ANNOTATION, ZONE_LABEL
+from keepclose.model.well_known import HOSTNAME_LABEL, ZONE_LABEL
 from keepclose.model.workload import Node, NodeStatus, Pod, StatusCondition
 from keepclose.model.workloads.disruption_budgets import PodDisruptionBudget
 from keepclose.model.workloads.pods import PodMeta, WorkloadPod
 from keepclose.routing.port_endpoints import NodeView, labels_by_node
+from keepclose.routing.service_ports import TrafficPolicy, traffic_policies
 from keepclose.routing.strategy import Strategy, StrategyName, choose_strategy
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
@@ -79,17 +80,13 @@ class ServiceCase(msgspec.Struct, frozen=True):
     strategy: Strategy
     workloads: tuple[LintedWorkload, ...]
     pods: tuple[Pod, ...]
+    is_local: bool = False
+    """Whether the policy Local has an effect on traffic inside the cluster."""
 
     @property
     def name(self) -> ObjectName:
         """The name of the Service."""
         return ObjectName.of("Service", self.service.metadata)
-
-    @property
-    def internal_policy(self) -> str:
-        """The policy for traffic inside the cluster that has an effect."""
-        spec, annotations = self.service.spec, self.service.metadata.annotations
-        return annotations.get(INTERNAL_POLICY_ANNOTATION, spec.internal_traffic_policy or "")
 
     @property
     def has_endpoints_of_pods(self) -> bool:
@@ -101,11 +98,7 @@ class ServiceCase(msgspec.Struct, frozen=True):
     @property
     def prefers_zone(self) -> bool:
         """Whether closeness is asked for, and has an effect."""
-        return (
-            self.strategy.name in _ZONAL
-            and self.has_endpoints_of_pods
-            and self.internal_policy != "Local"
-        )
+        return self.strategy.name in _ZONAL and self.has_endpoints_of_pods and not self.is_local
 
     @property
     def strategy_field(self) -> str:
@@ -249,6 +242,7 @@ class LintContext:
                 for pod in self._pods.get(namespace, ())
                 if selector is not None and matches(selector, pod.metadata.labels)
             ),
+            traffic_policies(admitted, self.settings.gates)[0] is TrafficPolicy.LOCAL,
         )
 
 

@@ -164,7 +164,7 @@ def _check_autoscaler(
             "spec.minReplicas",
             f"topology mode Auto gives no hints with {listed} replicas, for Service "
             f"{case.service.key}",
-            f"set minReplicas to {lost[-1] + 1} or more, or use PreferSameZone",
+            _avoid_counts(lost, autoscaler),
         )
 
 
@@ -183,6 +183,13 @@ def _check_same_node(case: ServiceCase) -> Iterator[LintFinding]:
             f"Service {case.service.key} prefers the node, and nothing spreads the pods over nodes",
             f"run a DaemonSet, or spread over {HOSTNAME_LABEL}",
         )
+
+
+def _avoid_counts(lost: Sequence[int], autoscaler: Autoscaler) -> str:
+    """Return what keeps an autoscaler from the numbers that lose hints."""
+    if lost[-1] < autoscaler.spec.max_replicas:
+        return f"set minReplicas to {lost[-1] + 1} or more, or use PreferSameZone"
+    return "use PreferSameZone: no minReplicas up to maxReplicas avoids them"
 
 
 def _name_autoscaler(autoscaler: Autoscaler) -> ObjectName:

@@ -93,7 +93,8 @@ EXTERNAL_LOCAL_DROPS: Final = LintRule(
     "externalTrafficPolicy Local with fewer pods than nodes",
     "A node without a pod of the Service drops traffic from outside to its node port. A load "
     "balancer that checks health avoids such nodes; then the few nodes with pods get all traffic.",
-    "Run a DaemonSet or as many replicas as nodes, or use externalTrafficPolicy Cluster.",
+    "Run a DaemonSet or as many replicas as nodes. externalTrafficPolicy Cluster needs neither, "
+    "but Pods may no longer see the addresses of clients.",
 )
 SUBSETTING_COMBINED: Final = LintRule(
     "KC010",

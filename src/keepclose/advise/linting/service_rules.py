@@ -17,9 +17,7 @@ from keepclose.advise.linting.context import LintContext, ServiceCase
 from keepclose.advise.linting.findings import LintFinding
 from keepclose.advise.resolution import plan_slices
 from keepclose.model import well_known
-from keepclose.model.service.policy_validation import LOCAL_POLICY
 from keepclose.model.well_known import (
-    EXTERNAL_POLICY_ANNOTATION,
     NODE_TOPOLOGY_ANNOTATION,
     PREFER_CLOSE,
     PREFER_SAME_ZONE,
@@ -28,6 +26,7 @@ from keepclose.model.well_known import (
     TOPOLOGY_MODE_ANNOTATION,
 )
 from keepclose.routing.reasons import WARNING_CODES, ReasonCode
+from keepclose.routing.service_ports import TrafficPolicy, traffic_policies
 from keepclose.routing.strategy import (
     DISTRIBUTION_FIELD,
     StrategyName,
@@ -140,12 +139,12 @@ def _check_without_effect(case: ServiceCase) -> Iterator[LintFinding]:
         yield rules.TOPOLOGY_WITHOUT_EFFECT.found(
             case.name, case.strategy_field, what, "remove the setting"
         )
-    if asks and case.internal_policy == LOCAL_POLICY and case.has_endpoints_of_pods:
+    if asks and case.is_local and case.has_endpoints_of_pods:
         yield rules.LOCAL_IGNORES_TOPOLOGY.found(
             case.name,
             "spec.internalTrafficPolicy",
             f"with Local, {case.strategy_field} has no effect on traffic inside the cluster",
-            "remove internalTrafficPolicy, or the preference",
+            "remove the preference, unless clients outside the cluster need it",
         )
     for reason in case.strategy.reasons:
         if reason.code is ReasonCode.GATE_OFF:
@@ -198,11 +197,8 @@ def _check_combinations(case: ServiceCase) -> Iterator[LintFinding]:
 
 
 def _check_external_local(case: ServiceCase, context: LintContext) -> Iterator[LintFinding]:
-    service = case.service
-    policy = service.metadata.annotations.get(
-        EXTERNAL_POLICY_ANNOTATION, service.spec.external_traffic_policy
-    )
-    if policy != LOCAL_POLICY or not service.is_externally_accessible or not case.workloads:
+    _, external = traffic_policies(case.service, context.settings.gates)
+    if external is not TrafficPolicy.LOCAL or not case.workloads:
         return
     if any(workload.replicas is None for workload in case.workloads):
         return
@@ -213,7 +209,7 @@ def _check_external_local(case: ServiceCase, context: LintContext) -> Iterator[L
             case.name,
             "spec.externalTrafficPolicy",
             f"nodes without one of the {pods} pods drop traffic from outside",
-            "run a DaemonSet, or use Cluster",
+            "run a DaemonSet, or use Cluster if the addresses of clients do not matter",
         )
     elif pods < nodes:
         yield rules.EXTERNAL_LOCAL_DROPS.found(
@@ -221,5 +217,6 @@ def _check_external_local(case: ServiceCase, context: LintContext) -> Iterator[L
             "spec.externalTrafficPolicy",
             f"at least {nodes - pods} of {nodes} nodes have none of the {pods} pods and drop "
             "traffic from outside",
-            "run a DaemonSet or as many replicas as nodes, or use Cluster",
+            "run a DaemonSet or as many replicas as nodes, or use Cluster if the addresses of "
+            "clients do not matter",
         )

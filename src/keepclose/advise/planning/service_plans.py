@@ -27,10 +27,9 @@ from keepclose.advise.resolution import measure_slices, plan_slices
 from keepclose.advise.routed_traffic import RoutedTraffic
 from keepclose.advise.service_objects import PodIndex, gather_objects
 from keepclose.model.service.types import Service
-from keepclose.routing.service_ports import TrafficPolicy, routed_ports
+from keepclose.routing.service_ports import TrafficPolicy, traffic_policies
 from keepclose.routing.strategy import StrategyName
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
-from keepclose.slices.slice_metadata import address_types
 
 _FEW_ENDPOINTS = 2
 
@@ -275,8 +274,7 @@ class _Planning:
         now, bound = trials.traffic, trials.bound
         if not now.ready:
             return "it has no ready endpoint"
-        policies = _internal_policies(service, self._settings)
-        if TrafficPolicy.LOCAL in policies:
+        if traffic_policies(service, self._settings.gates)[0] is TrafficPolicy.LOCAL:
             return "internalTrafficPolicy Local decides, and is not for a preference to change"
         if trials.strategy.name is StrategyName.TOPOLOGY_KEYS:
             return "spec.topologyKeys is a requirement, and is not for a preference to change"
@@ -355,14 +353,6 @@ def _describe_better(tried: list[Trial], trials: ServiceTrials, in_zone: float) 
     best = max(able, key=lambda trial: round(trial.traffic.in_zone, 6))
     effect = best.traffic.describe_change(trials.traffic)
     return f"{best.figures.mechanism}: {effect}; needs {', '.join(best.figures.needs)}"
-
-
-def _internal_policies(service: Service, settings: PlannerSettings) -> set[TrafficPolicy]:
-    return {
-        port.internal_policy
-        for family in address_types(service)
-        for port in routed_ports(service, family, gates=settings.gates, assume_allocated=True)
-    }
 
 
 def _rank(planned: PlannedService) -> tuple[float, float, float, int, str]:
