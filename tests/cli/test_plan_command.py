@@ -122,7 +122,9 @@ def test_what_if(
 
 def test_gates_that_a_question_switches_on_are_named(tmp_path: Path) -> None:
     """They hold for all Services, so the change says which they are."""
-    answer = document("-f", manifests(tmp_path, services=1), "--set", "shop/web-0=Balanced")
+    answer = plan_answer(
+        "-f", write_even_cluster(tmp_path, services=1), "--set", "shop/web-0=Balanced"
+    )
     assert answer["scenario"]["changes"] == [
         "shop/web-0 has Balanced with --feature-gates TrafficDistributionCustomHeuristics=true"
     ]

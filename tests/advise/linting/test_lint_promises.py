@@ -180,3 +180,17 @@ def test_large_deployments_are_not_played() -> None:
     huge = workload(("deployment", "spec/replicas", 2**31 - 1))
     nodes = nodes_of([1, 1])
     assert play_rollouts(huge, nodes, lambda _: True, has_given_nodes=True) is None
+
+
+def test_a_drained_node_without_clients_leaves_the_clients_of_its_zone() -> None:
+    """Clients run on workers, so a zone is only without clients if its last worker is drained."""
+    control_plane = {"node-role.kubernetes.io/control-plane": ""}
+    nodes = (
+        builders.node("n1", "zone-a"),
+        builders.node("cp", "zone-a", labels=control_plane),
+        builders.node("n2", "zone-b"),
+    )
+    context = context_of(nodes, traffic_distribution="PreferSameZone")
+    promise = ServicePromise(context.cases[0], context)
+    assert not promise.keeps({"zone-b": 1}, drained="cp")
+    assert promise.keeps({"zone-b": 1}, drained="n1")

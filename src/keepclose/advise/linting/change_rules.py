@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -96,7 +95,7 @@ def _check_update(
         case Deployment() if source.spec.strategy.type == "Recreate" and source.spec.replicas:
             field, why = _STRATEGY_FIELD, "Recreate deletes all pods before it creates new ones"
         case StatefulSet() if source.spec.update_strategy.type == "RollingUpdate":
-            pods = _pods_by_zone(place_evenly(workload, context), context)
+            pods = context.count_by_zone(place_evenly(workload, context))
             single = sorted(zone for zone, count in pods.items() if count == 1)
             if single and len(case.workloads) == 1:
                 field = _UPDATE_FIELD
@@ -136,7 +135,7 @@ def _check_budgets(
             f"no budget bounds how many pods of Service {case.service.key} are evicted at once",
             "add a PodDisruptionBudget with maxUnavailable 1",
         )
-    smallest = min(_pods_by_zone(place_evenly(workload, context), context).values(), default=0)
+    smallest = min(context.count_by_zone(place_evenly(workload, context)).values(), default=0)
     for budget in budgets:
         permitted = replicas - desired_healthy(budget, pods=replicas, replicas=replicas)
         subject = ObjectName.of(budget.kind, budget.metadata)
@@ -168,10 +167,3 @@ def _check_budgets(
 
 def _budget_field(has_max: bool) -> str:
     return "spec.maxUnavailable" if has_max else "spec.minAvailable"
-
-
-def _pods_by_zone(pods_by_node: Counter[str], context: LintContext) -> Counter[str]:
-    by_zone: Counter[str] = Counter(dict.fromkeys(context.zones, 0))
-    for node, count in pods_by_node.items():
-        by_zone[context.zone_of[node]] += count
-    return by_zone

@@ -7,7 +7,7 @@ that rests on them says so. A Node without any status, as written by hand, count
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -171,18 +171,28 @@ class LintContext:
         return {node.name: node.zone for node in self.nodes}
 
     @cached_property
+    def workers(self) -> dict[str, str]:
+        """The zone of each node that runs pods and clients: ready ones beside the control plane."""
+        return {
+            node.name: node.zone for node in self.nodes if node.is_ready and not node.is_excluded
+        }
+
+    @cached_property
     def names_by_zone(self) -> dict[str, list[str]]:
         """The names of the nodes that run clients, by zone."""
-        return _grouped(
-            (node.zone, node.name)
-            for node in self.nodes
-            if node.zone and node.is_ready and not node.is_excluded
-        )
+        return _grouped((zone, name) for name, zone in self.workers.items() if zone)
 
     @cached_property
     def nodes_by_zone(self) -> Counter[str]:
         """How many nodes that run clients each zone has."""
         return Counter({zone: len(names) for zone, names in self.names_by_zone.items()})
+
+    def count_by_zone(self, pods_by_node: Mapping[str, int]) -> Counter[str]:
+        """Return how many of the pods each zone has; every zone with clients is in it."""
+        counts: Counter[str] = Counter(dict.fromkeys(self.zones, 0))
+        for node, count in pods_by_node.items():
+            counts[self.zone_of.get(node, "")] += count
+        return counts
 
     @property
     def basis(self) -> str:

@@ -125,7 +125,7 @@ class ServicePromise:
         A zone whose only node is drained has no clients.
         """
         context = self._context
-        drained_zone = context.zone_of.get(drained, "")
+        drained_zone = context.workers.get(drained, "")
         for zone in context.zones:
             clients = context.nodes_by_zone[zone] - (zone == drained_zone)
             if clients > 0 and ready_by_zone.get(zone, 0) < self.least_per_zone:
@@ -140,13 +140,6 @@ class ServicePromise:
             for pod in self.case.pods
             if pod.spec.node_name and pod.is_ready and not pod.is_terminating
         )
-
-    def by_zone(self, pods_by_node: Mapping[str, int]) -> Counter[str]:
-        """Return how many of the pods each zone has; every zone with clients is in it."""
-        counts: Counter[str] = Counter(dict.fromkeys(self._context.zones, 0))
-        for node, count in pods_by_node.items():
-            counts[self._context.zone_of.get(node, "")] += count
-        return counts
 
     def pods_by_node(self) -> dict[str, int] | None:
         """Return how many ready pods each node has; None if it is not known.
@@ -268,9 +261,7 @@ def place_evenly(workload: LintedWorkload, context: LintContext) -> Counter[str]
     divided evenly.
     """
     if workload.replicas is None:
-        return Counter(
-            node.name for node in context.nodes if node.is_ready and not node.is_excluded
-        )
+        return Counter(context.workers.keys())
     replicas = context.replicas_of(workload)
     if replicas > MAX_PODS_PLACED:
         return Counter(spread_over_zones(replicas, context))

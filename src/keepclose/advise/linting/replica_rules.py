@@ -65,7 +65,7 @@ def check_limits(promise: ServicePromise, context: LintContext) -> Iterator[Lint
             _advise_load(advice),
         )
     if limits.min_ready_per_zone is not None:
-        by_zone = promise.by_zone(pods)
+        by_zone = context.count_by_zone(pods)
         short = [zone for zone in context.zones if by_zone[zone] < limits.min_ready_per_zone]
         if short:
             listed = ", ".join(f"{zone} {by_zone[zone]}" for zone in short[:_NAMED])
@@ -111,7 +111,7 @@ def _check_count(
 
 def _check_given_pods(promise: ServicePromise, context: LintContext) -> Iterator[LintFinding]:
     case = promise.case
-    by_zone = promise.by_zone(promise.given_pods)
+    by_zone = context.count_by_zone(promise.given_pods)
     ready = sum(by_zone.values())
     reason = promise.why_no_hints(ready)
     if reason is not None:
