@@ -248,7 +248,7 @@ def test_an_overload_that_costs_closeness_is_only_described() -> None:
     ("counts", "spec", "reason"),
     [
         pytest.param((2, 2, 2), {"traffic_distribution": "PreferSameZone"}, "all traffic stays"),
-        pytest.param((0, 0, 0), {}, "it has no ready endpoint"),
+        pytest.param((0, 0, 0), {}, "no ready endpoint serves it"),
         pytest.param((1, 0, 0), {}, "it has one ready endpoint"),
         pytest.param((2, 2, 2), {"internal_traffic_policy": "Local"}, "internalTrafficPolicy"),
         pytest.param((2, 0, 0), {}, "no mechanism keeps more"),
@@ -268,6 +268,20 @@ def test_a_service_is_left_alone_with_the_reason(
     (only,) = plan_of(Inventory.of(objects)).services
     assert not only.recommended
     assert only.reason.startswith(reason)
+
+
+def test_the_service_of_the_api_server_does_not_count() -> None:
+    """Every cluster has it; `resolve` leaves it out of its mean too."""
+    alone = cluster_of(2, 2, 2, traffic_distribution="PreferSameZone")
+    others = [
+        service("kubernetes", selector={"app": "apiserver"}),
+        pod("apiserver", f"{ZONES[0]}-0", ip="192.0.2.1", labels={"app": "apiserver"}),
+    ]
+    plan = plan_of(Inventory.of([*alone, *others]))
+    [own] = [each for each in plan.services if each.key == "default/kubernetes"]
+    assert (own.ready, own.weight) == (1, 0.0)
+    assert plan.totals.services == 2
+    assert plan.totals.in_zone == pytest.approx(1.0)
 
 
 def test_what_a_missing_gate_would_give_is_named() -> None:

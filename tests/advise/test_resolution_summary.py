@@ -69,6 +69,19 @@ def test_what_no_node_routes_has_no_share() -> None:
     assert (got.services, got.endpoints, got.in_zone, got.worth_a_look) == (1, 1, None, ())
 
 
+def test_what_no_node_reaches_has_no_share() -> None:
+    """It has no traffic, so the mean of the others stays; plan counts alike."""
+    near = service("near", traffic_distribution="PreferSameZone", selector={"app": "near"})
+    empty = service("empty", selector={"app": "empty"})
+    pods = [
+        pod(f"near{number}", name, ip=f"10.0.4.{number}", labels={"app": "near"})
+        for number, name in enumerate(("n1", "n2"), 1)
+    ]
+    got = summarise(near, empty, *pods)
+    assert got.in_zone == pytest.approx(1.0)
+    assert [(each.name, each.in_zone) for each in got.worth_a_look] == [("empty", None)]
+
+
 def test_the_service_of_the_api_server_has_no_share() -> None:
     """Its endpoints are not in any zone, so it would say that traffic is far."""
     got = summarise(service("kubernetes", selector=None))

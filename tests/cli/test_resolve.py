@@ -213,7 +213,7 @@ def test_a_service_that_fails_comes_first() -> None:
     )
     result = run("-f", "-", stdin=text)
     first = next(line for line in result.stdout.splitlines() if line.startswith("default/"))
-    assert first.split() == ["default/web", "None", "0/0", "0", "%", "no", "ready", "endpoint"]
+    assert first.split() == ["default/web", "None", "0/0", "-", "no", "ready", "endpoint"]
     assert "1 with nodes that reach no endpoint" in result.stdout
 
 

@@ -1,7 +1,8 @@
 """What a resolution of many Services comes to: totals, and the Services that are worth a look.
 
 Each node counts alike for each Service, because objects do not show traffic. Services that no node
-routes, such as headless ones, have no share in zone, nor has the Service of the API server.
+routes, such as headless ones, or reaches have no share in zone, as in `keepclose plan`, nor has the
+Service of the API server.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ServiceSummary(msgspec.Struct, frozen=True, rename="camel"):
     endpoints: int
     ready: int
     in_zone: float | None
-    """The part of the nodes' traffic that stays in their zone; None where nothing is routed."""
+    """The part of the nodes' traffic that stays in their zone; None where none is reached."""
     nodes_without: int
     """How many nodes drop or refuse traffic to its cluster IP."""
     has_fix: bool
@@ -131,20 +132,25 @@ def summarise_service(resolved: ResolvedService, zones: Mapping[str, str]) -> Se
 
 
 def _measure_nodes(resolved: ResolvedService, zones: Mapping[str, str]) -> tuple[float | None, int]:
-    """Return the share that stays in its zone, and how many nodes reach no endpoint."""
+    """Return the share that stays in its zone, and how many nodes reach no endpoint.
+
+    A Service that no node reaches has no traffic, and so no share of it.
+    """
     shares: list[float] = []
+    is_reached = False
     without = 0
     for node, ports in resolved.nodes.items():
         reaches_all = True
         for port in ports:
             chosen = port.selection.internal.endpoints
             whole = sum(endpoint.weight for endpoint in chosen)
+            is_reached = is_reached or bool(whole)
             reaches_all = reaches_all and bool(whole)
             zone = zones.get(node, "")
             near = sum(end.weight for end in chosen if zone and end.zone == zone)
             shares.append(near / whole if whole else 0.0)
         without += not reaches_all
-    return (sum(shares) / len(shares) if shares else None), without
+    return (sum(shares) / len(shares) if is_reached else None), without
 
 
 def _reasons(resolved: ResolvedService) -> Iterator[Reason]:

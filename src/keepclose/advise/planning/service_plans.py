@@ -27,6 +27,7 @@ from keepclose.advise.resolution import measure_slices, plan_slices
 from keepclose.advise.routed_traffic import RoutedTraffic
 from keepclose.advise.service_objects import PodIndex, gather_objects
 from keepclose.model.service.types import Service
+from keepclose.model.well_known import KUBERNETES_SERVICE
 from keepclose.routing.service_ports import TrafficPolicy, traffic_policies
 from keepclose.routing.strategy import StrategyName
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
@@ -264,16 +265,19 @@ class _Planning:
     def _weight(self, service: Service, traffic: RoutedTraffic) -> float:
         """Return how much the Service counts: its traffic, or 1 where that is not known.
 
-        One without endpoints, or that nodes do not route, does not count.
+        One without endpoints, or that nodes do not route, does not count, nor does the Service of
+        the API server while its traffic is not known: no cluster can place its endpoints.
         """
         if not traffic.ready or not (traffic.zones or traffic.failed):
+            return 0.0
+        if self._volumes is None and service.key == KUBERNETES_SERVICE:
             return 0.0
         return 1.0 if self._volumes is None else self._volumes.amount_of(service.key)
 
     def _why_leave(self, service: Service, trials: ServiceTrials, tried: list[Trial]) -> str:
         now, bound = trials.traffic, trials.bound
         if not now.ready:
-            return "it has no ready endpoint"
+            return "no ready endpoint serves it: see keepclose explain"
         if traffic_policies(service, self._settings.gates)[0] is TrafficPolicy.LOCAL:
             return "internalTrafficPolicy Local decides, and is not for a preference to change"
         if trials.strategy.name is StrategyName.TOPOLOGY_KEYS:
