@@ -20,6 +20,7 @@ from keepclose.advise.planning.client_weights import (
     ServiceVolumes,
     distribute_clients,
 )
+from keepclose.advise.planning.comparison import ScenarioRow
 from keepclose.advise.planning.mechanism_trials import AS_IS, BY_DEMAND, ServiceTrials
 from keepclose.advise.planning.service_plans import ClusterPlan, PlannedService, plan_cluster
 from keepclose.advise.planning.traffic_costs import CostModel
@@ -381,3 +382,19 @@ def test_clients_are_where_they_are_said_to_be() -> None:
     assert weights(ClientBasis.WORKLOAD, "default/front") == {"zone-a": 1}
     assert distribute_clients(inventory, ClientBasis.WORKLOAD, workload="default/no") is None
     assert distribute_clients(inventory, ClientBasis.FLOWS) is None
+
+
+def test_a_service_without_flows_is_routed_all_the_same() -> None:
+    """It counts nothing in sums by traffic, and is a Service that nodes route."""
+    plan = plan_of(
+        Inventory.of(cluster_of(2, 2, 2)), flows=flows_of(("zone-a", "zone-a", 1), name="x")
+    )
+    assert (plan.totals.routed, plan.services[0].weight) == (1, 0)
+
+
+def test_a_scenario_that_only_costs_more_changes_a_service() -> None:
+    """Endpoints in another zone may be as far away, and dearer."""
+    row = ScenarioRow("default/web", (3, 3), (0, 0), (0, 0), (0, 0), (1, 1), (5.0, 9.0))
+    assert row.is_changed
+    assert not replace(row, cost=(5.0, 5.0)).is_changed
+    assert not replace(row, cost=(None, None)).is_changed

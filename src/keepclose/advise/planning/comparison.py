@@ -27,6 +27,9 @@ class ScenarioRow(msgspec.Struct, frozen=True, rename="camel"):
     def is_changed(self) -> bool:
         """Whether any figure differs as it is shown."""
         pairs = (self.ready, self.in_zone, self.on_node, self.failed, self.busiest)
+        before, after = self.cost
+        if before is not None and after is not None and abs(before - after) > _SAME:
+            return True
         return any(abs(before - after) > _SAME for before, after in pairs)
 
 
@@ -41,13 +44,13 @@ class ScenarioComparison(msgspec.Struct, frozen=True, rename="camel"):
 def compare_plans(
     changes: Sequence[str], before: ClusterPlan, after: ClusterPlan
 ) -> ScenarioComparison:
-    """Return what changes between two plans of the same Services, the largest loss first."""
+    """Return what changes between two plans of the same Services, the largest change first."""
     earlier = {each.key: each for each in before.services}
     rows = [
         _row(each.key, earlier[each.key], each) for each in after.services if each.key in earlier
     ]
     changed = [row for row in rows if row.is_changed]
-    changed.sort(key=lambda row: (-_loss(row), row.name))
+    changed.sort(key=lambda row: (-_size(row), row.name))
     weights = {each.key: each.weight for each in before.services}
     return ScenarioComparison(
         tuple(changes),
@@ -77,9 +80,9 @@ def _row(name: str, before: PlannedService, after: PlannedService) -> ScenarioRo
     )
 
 
-def _loss(row: ScenarioRow) -> float:
+def _size(row: ScenarioRow) -> float:
     return max(
-        row.failed[1] - row.failed[0],
+        abs(row.failed[1] - row.failed[0]),
         abs(row.in_zone[0] - row.in_zone[1]),
         abs(row.busiest[1] - row.busiest[0]),
     )

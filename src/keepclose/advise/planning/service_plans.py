@@ -61,6 +61,8 @@ class PlannedService(msgspec.Struct, frozen=True, rename="camel"):
     """Of a month, as it is."""
     possible_cost: float | None = None
     """Of a month, with the recommendation."""
+    is_routed: bool = True
+    """Whether it has ready endpoints, and nodes route it."""
     weight: float = 1.0
     """How much the Service counts in the totals."""
     zones: tuple[tuple[str, str, float], ...] = ()
@@ -214,6 +216,7 @@ class _Planning:
             bytes_a_month=month.total if month.by_zone else None,
             cost=self._costs.price(month, trials.traffic),
             possible_cost=self._costs.price(month, possible),
+            is_routed=_is_routed(trials.traffic),
             weight=self._weight(service, trials.traffic),
             zones=trials.traffic.zones,
             possible_zones=possible.zones,
@@ -257,6 +260,7 @@ class _Planning:
             bytes_a_month=month.total if month.by_zone else None,
             cost=cost,
             possible_cost=cost,
+            is_routed=_is_routed(traffic),
             weight=self._weight(service, traffic),
             zones=traffic.zones,
             possible_zones=traffic.zones,
@@ -268,7 +272,7 @@ class _Planning:
         One without endpoints, or that nodes do not route, does not count, nor does the Service of
         the API server while its traffic is not known: no cluster can place its endpoints.
         """
-        if not traffic.ready or not (traffic.zones or traffic.failed):
+        if not _is_routed(traffic):
             return 0.0
         if self._volumes is None and service.key == KUBERNETES_SERVICE:
             return 0.0
@@ -302,6 +306,10 @@ class _Planning:
             f"{closest.figures.mechanism} would keep {closest.traffic.in_zone:.0%} in its zone, "
             f"but {harm}"
         ).replace("%", " %")
+
+
+def _is_routed(traffic: RoutedTraffic) -> bool:
+    return bool(traffic.ready and (traffic.zones or traffic.failed))
 
 
 def _why(advice: Advice, tried: list[Trial]) -> str:
@@ -375,7 +383,7 @@ def _sum_up(
     has_costs = bool(costs.currency) and costs.has_bytes
     return PlanTotals(
         services=len(services),
-        routed=sum(each.weight > 0 for each in services),
+        routed=sum(each.is_routed for each in services),
         advised=sum(bool(each.recommended) for each in services),
         in_zone=sum(each.weight * each.now.in_zone for each in services) / whole,
         possible_in_zone=sum(each.weight * each.then.in_zone for each in services) / whole,
