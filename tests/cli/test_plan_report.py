@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from keepclose.advise.planning.comparison import ScenarioComparison, ScenarioRow
+from keepclose.advise.planning.service_plans import ClusterPlan, PlanTotals
+from keepclose.cli.plan.markdown import write_plan_markdown
+from keepclose.cli.plan.report import write_plan_report
+from keepclose.cli.plan.table import print_plan
+from keepclose.cli.render.screen import Screen
 from keepclose.cli.render.zone_flows import ZoneFlow, draw_zone_flows
 from support.plan_calls import FLOWS, SHOP, THREE_ZONES, plan_answer, run_plan, write_even_cluster
 
@@ -69,6 +75,28 @@ def test_money_and_questions_are_on_the_page() -> None:
     assert "What if" in words
     assert "us-east-1a fails" in words
     assert "→" in words
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "html"])
+def test_sums_say_what_they_leave_out(form: str) -> None:
+    """A cost without some of the Services is less than the whole, in every form."""
+    totals = PlanTotals(3, 3, 1, 0.5, 1.0, "", cost=9.0, possible_cost=1.0, unpriced=1)
+    plan = ClusterPlan("nodes", 1, ("zone-a",), totals, ())
+    row = ScenarioRow("", (1, 1), (1, 1), (1, 1), (0, 0), (1, 1), (8.0, 9.0))
+    scenario = ScenarioComparison(("a change",), row, ())
+    if form == "html":
+        text = write_plan_report(plan, scenario, source="", made="")
+    elif form == "markdown":
+        text = write_plan_markdown(plan, scenario)
+        assert "in 1 zone on 1 node" in text
+        assert "with 1 change\n" in text
+    else:
+        screen = Screen(width=80, force_terminal=False)
+        with screen.capture() as captured:
+            print_plan(screen, plan, scenario)
+        text = captured.get()
+    assert "1 Service without a price" in text
+    assert re.search("8.00 (→|->) 9.00 a month", text)
 
 
 def test_the_page_loads_nothing_and_runs_nothing(tmp_path: Path) -> None:

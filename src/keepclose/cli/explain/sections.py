@@ -19,6 +19,7 @@ from keepclose.advise.explaining.explanation import (
 )
 from keepclose.advise.explaining.pod_paths import ClientKind, PodShare
 from keepclose.advise.resolution import ResolvedPort
+from keepclose.cli.render.output import show_share
 from keepclose.cli.render.resolve import MODE_NAMES, describe_outcome
 from keepclose.routing.selection import Outcome
 from keepclose.routing.service_ports import TrafficPolicy
@@ -250,7 +251,7 @@ def _of(part: int, whole: int) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
+    return "-" if share is None else show_share(share)
 
 
 def _number(value: float | None) -> str:

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from keepclose.cli.plan.table import describe_left, describe_price
+from keepclose.cli.plan.table import describe_left, describe_price, describe_unpriced
 from keepclose.cli.render.flow_reports import show_amount
+from keepclose.cli.render.output import count_things, show_share, show_times
 from keepclose.model.plain_text import make_plain
 
 if TYPE_CHECKING:
@@ -29,14 +30,17 @@ def _lines(plan: ClusterPlan, scenario: ScenarioComparison | None) -> Iterator[s
     totals = plan.totals
     yield "# Plan"
     yield ""
-    yield f"- Services: {totals.services:,}, in {len(plan.zones):,} zones on {plan.nodes:,} nodes"
+    places = f"{count_things(len(plan.zones), 'zone')} on {count_things(plan.nodes, 'node')}"
+    yield f"- Services: {totals.services:,}, in {places}"
     yield f"- Clients: {_plain(plan.clients)}"
-    possible = f", {_percent(totals.possible_in_zone)} possible with {totals.advised:,} changes"
-    yield f"- In zone: {_percent(totals.in_zone)} now{possible if totals.advised else ''}"
+    possible = f", {show_share(totals.possible_in_zone)} possible with "
+    possible += count_things(totals.advised, "change")
+    yield f"- In zone: {show_share(totals.in_zone)} now{possible if totals.advised else ''}"
     if totals.cost is not None and totals.possible_cost is not None:
         yield (
             f"- Cost: {show_amount(totals.cost)} {_plain(totals.currency)} a month now, "
             f"{show_amount(totals.possible_cost)} possible"
+            + (f"; {unpriced}" if (unpriced := describe_unpriced(totals)) else "")
         )
     yield from (f"- Note: {_plain(note)}" for note in plan.notes)
     if scenario is not None:
@@ -50,11 +54,11 @@ def _lines(plan: ClusterPlan, scenario: ScenarioComparison | None) -> Iterator[s
                 [
                     _plain(each.key),
                     _plain(each.governs),
-                    _percent(each.now.in_zone),
-                    _times(each.now.busiest),
+                    show_share(each.now.in_zone),
+                    show_times(each.now.busiest),
                     each.recommended,
-                    _percent(each.then.in_zone),
-                    _times(each.then.busiest),
+                    show_share(each.then.in_zone),
+                    show_times(each.then.busiest),
                 ]
                 for each in advised
             ],
@@ -83,10 +87,10 @@ def _service(planned: PlannedService) -> Iterator[str]:
                 f"**{each.mechanism}**"
                 if each.mechanism == planned.recommended
                 else each.mechanism,
-                _percent(each.in_zone),
-                _times(each.busiest),
+                show_share(each.in_zone),
+                show_times(each.busiest),
                 f"{each.overloaded:,}",
-                _percent(each.failed),
+                show_share(each.failed),
                 f"{each.slices:,}",
                 f"{each.writes:,}",
                 f"{each.hints_changed:,}",
@@ -118,14 +122,17 @@ def _scenario(scenario: ScenarioComparison) -> Iterator[str]:
         [
             [
                 _plain(name),
-                f"{_percent(row.in_zone[0])} → {_percent(row.in_zone[1])}",
-                f"{_times(row.busiest[0])} → {_times(row.busiest[1])}",
-                f"{_percent(row.failed[0])} → {_percent(row.failed[1])}",
+                f"{show_share(row.in_zone[0])} → {show_share(row.in_zone[1])}",
+                f"{show_times(row.busiest[0])} → {show_times(row.busiest[1])}",
+                f"{show_share(row.failed[0])} → {show_share(row.failed[1])}",
                 f"{row.ready[0]:,} → {row.ready[1]:,}",
             ]
             for name, row in rows
         ],
     )
+    before, after = scenario.totals.cost
+    if before is not None and after is not None:
+        yield from ("", f"Cost: {show_amount(before)} → {show_amount(after)} a month")
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -136,11 +143,3 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
 
 def _plain(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", make_plain(text))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2f}x"

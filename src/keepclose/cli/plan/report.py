@@ -11,8 +11,9 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from keepclose import __version__
-from keepclose.cli.plan.table import describe_price
+from keepclose.cli.plan.table import describe_price, describe_unpriced
 from keepclose.cli.render.flow_reports import show_amount
+from keepclose.cli.render.output import count_things, show_share, show_times
 from keepclose.cli.render.page import html_page, html_section, html_table
 from keepclose.cli.render.zone_flows import ZoneFlow, draw_zone_flows
 from keepclose.model.plain_text import make_plain
@@ -53,8 +54,9 @@ def write_plan_report(
     """Return the page; `source` names where the objects come from, and `made` is the time."""
     advised = [each for each in plan.services if each.recommended]
     about = (
-        f"{_count(plan.totals.services, 'Service')} in {_count(len(plan.zones), 'zone')} on "
-        f"{_count(plan.nodes, 'node')}, from {source}. Clients: {plan.clients}."
+        f"{count_things(plan.totals.services, 'Service')} in "
+        f"{count_things(len(plan.zones), 'zone')} on {count_things(plan.nodes, 'node')}, "
+        f"from {source}. Clients: {plan.clients}."
     )
     sections = [
         "<h1>Which Services to change</h1>",
@@ -74,11 +76,13 @@ def write_plan_report(
 def _cards(plan: ClusterPlan) -> str:
     totals = plan.totals
     cards = [
-        ("in zone now", _percent(totals.in_zone), totals.basis),
-        ("possible", _percent(totals.possible_in_zone), _count(totals.advised, "change")),
+        ("in zone now", show_share(totals.in_zone), totals.basis),
+        ("possible", show_share(totals.possible_in_zone), count_things(totals.advised, "change")),
     ]
     if totals.cost is not None and totals.possible_cost is not None:
         currency = f"{totals.currency} a month"
+        if unpriced := describe_unpriced(totals):
+            currency += f"; {unpriced}"
         cards += [
             ("costs now", show_amount(totals.cost), currency),
             ("possible", show_amount(totals.possible_cost), currency),
@@ -182,10 +186,10 @@ def _service(each: PlannedService) -> str:
         rows.append(
             [
                 figures.mechanism,
-                _percent(figures.in_zone),
-                _times(figures.busiest),
+                show_share(figures.in_zone),
+                show_times(figures.busiest),
                 f"{figures.overloaded:,}",
-                _percent(figures.failed),
+                show_share(figures.failed),
                 f"{figures.slices:,}",
                 f"{figures.writes:,}",
                 f"{figures.hints_changed:,}",
@@ -236,20 +240,24 @@ def _scenario(scenario: ScenarioComparison | None) -> str:
     rows = [
         [
             make_plain(name),
-            f"{_percent(row.in_zone[0])} → {_percent(row.in_zone[1])}",
-            f"{_times(row.busiest[0])} → {_times(row.busiest[1])}",
-            f"{_percent(row.failed[0])} → {_percent(row.failed[1])}",
+            f"{show_share(row.in_zone[0])} → {show_share(row.in_zone[1])}",
+            f"{show_times(row.busiest[0])} → {show_times(row.busiest[1])}",
+            f"{show_share(row.failed[0])} → {show_share(row.failed[1])}",
             f"{row.ready[0]:,} → {row.ready[1]:,}",
         ]
         for name, row in named[: RANKED + 1]
     ]
     table = html_table(("Service", "in zone", "busiest", "failed", "ready endpoints"), rows)
-    return f'<ul>{changes}</ul><div class="scroll">{table}</div>'
+    before, after = scenario.totals.cost
+    cost = ""
+    if before is not None and after is not None:
+        cost = f"<p>Cost: {show_amount(before)} → {show_amount(after)} a month</p>"
+    return f'<ul>{changes}</ul><div class="scroll">{table}</div>{cost}'
 
 
 def _share_bar(part: float) -> str:
     return (
-        f'{_percent(part)} <span class="bar" aria-hidden="true">'
+        f'{show_share(part)} <span class="bar" aria-hidden="true">'
         f'<i class="in" style="width:{100 * min(max(part, 0), 1):.1f}%"></i></span>'
     )
 
@@ -259,7 +267,7 @@ def _load_bar(ratio: float, bound: float) -> str:
     full = 2 * bound
     kind = "over" if ratio > bound * (1 + 1e-9) else "fits"
     return (
-        f'{_times(ratio)} <span class="bar" title="bound {_times(bound)}">'
+        f'{show_times(ratio)} <span class="bar" title="bound {show_times(bound)}">'
         f'<i class="{kind}" style="width:{100 * min(ratio / full, 1):.1f}%"></i>'
         '<u style="left:50%"></u></span>'
     )
@@ -271,15 +279,3 @@ def _anchor(each: PlannedService) -> str:
 
 def _text(text: str) -> str:
     return escape(make_plain(text))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.0f} %"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2f}x"

@@ -12,13 +12,14 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from keepclose.cli.render.flow_reports import show_amount, show_bytes
+from keepclose.cli.render.output import count_things, show_share, show_times
 from keepclose.cli.render.screen import Line, Screen, cell_len
 from keepclose.model.plain_text import make_plain
 
 if TYPE_CHECKING:
     from keepclose.advise.planning.comparison import ScenarioComparison, ScenarioRow
     from keepclose.advise.planning.mechanism_trials import MechanismFigures
-    from keepclose.advise.planning.service_plans import ClusterPlan, PlannedService
+    from keepclose.advise.planning.service_plans import ClusterPlan, PlannedService, PlanTotals
 
 _FEWEST_SERVICES: Final = 5
 _MOST_SERVICES: Final = 20
@@ -81,8 +82,8 @@ def print_service(
     head.append("  ")
     head.append(_label(planned.governs), style="cyan")
     head.append(
-        f"  {planned.ready:,} ready endpoint{'' if planned.ready == 1 else 's'}, "
-        f"{len(plan.zones):,} zone{'' if len(plan.zones) == 1 else 's'}",
+        f"  {count_things(planned.ready, 'ready endpoint')}, "
+        f"{count_things(len(plan.zones), 'zone')}",
         style="dim",
     )
     console.print(head, soft_wrap=True)
@@ -113,14 +114,19 @@ def print_service(
 def describe_price(then: MechanismFigures, now: MechanismFigures) -> str:
     """Return what it takes to switch: writes, changed hints, and more or fewer slices."""
     words = [
-        _count(then.writes, "slice write"),
-        f"{_count(then.hints_changed, 'endpoint')} with other hints",
+        count_things(then.writes, "slice write"),
+        f"{count_things(then.hints_changed, 'endpoint')} with other hints",
     ]
     if then.slices != now.slices:
         words.append(f"{now.slices:,} -> {then.slices:,} slices")
     if then.busiest > now.busiest * 1.005:
-        words.append(f"the busiest endpoint gets {_times(then.busiest)}")
+        words.append(f"the busiest endpoint gets {show_times(then.busiest)}")
     return ", ".join(words)
+
+
+def describe_unpriced(totals: PlanTotals) -> str:
+    """Return how many Services are in no sum of costs; "" if there are none."""
+    return f"{count_things(totals.unpriced, 'Service')} without a price" if totals.unpriced else ""
 
 
 class LeftServices(NamedTuple):
@@ -146,18 +152,17 @@ def describe_left(services: Iterable[PlannedService]) -> list[LeftServices]:
 def _totals(plan: ClusterPlan) -> Iterable[Line]:
     totals = plan.totals
     head = Line(
-        f"{_count(totals.services, 'Service')}, {_count(len(plan.zones), 'zone')}, "
-        f"{_count(plan.nodes, 'node')}",
+        f"{count_things(totals.services, 'Service')}, {count_things(len(plan.zones), 'zone')}, "
+        f"{count_things(plan.nodes, 'node')}",
         style="bold",
     )
     yield head
     for number, part in enumerate(wrap(make_plain(f"{plan.clients}; {totals.basis}"), _WIDTH - 10)):
         yield Line.assemble(("clients   " if number == 0 else " " * 10, "dim"), part)
-    line = Line.assemble(("in zone   ", "dim"), (f"{totals.in_zone:.0%} now".replace("%", " %")))
+    line = Line.assemble(("in zone   ", "dim"), f"{show_share(totals.in_zone)} now")
     if totals.advised:
-        possible = f"{totals.possible_in_zone:.0%}".replace("%", " %")
-        line.append(f", {possible} possible", style="bold")
-        line.append(f" with {_count(totals.advised, 'change')}")
+        line.append(f", {show_share(totals.possible_in_zone)} possible", style="bold")
+        line.append(f" with {count_things(totals.advised, 'change')}")
     yield line
     if totals.cost is not None and totals.possible_cost is not None:
         saved = totals.cost - totals.possible_cost
@@ -169,7 +174,7 @@ def _totals(plan: ClusterPlan) -> Iterable[Line]:
             sign = "-" if saved < 0 else ""
             line.append(f": {sign}{show_amount(abs(saved))} saved")
         if totals.unpriced:
-            line.append(f"  ({_count(totals.unpriced, 'Service')} without a price)", style="dim")
+            line.append(f"  ({describe_unpriced(totals)})", style="dim")
         yield line
     elif totals.bytes_a_month:
         yield Line.assemble(
@@ -180,7 +185,8 @@ def _totals(plan: ClusterPlan) -> Iterable[Line]:
     able = sum(bool(each.also) for each in plan.services)
     if able:
         yield Line(
-            f"{'more':<10}is possible for {_count(able, 'Service')} with other gates: --service",
+            f"{'more':<10}is possible for {count_things(able, 'Service')} with other gates: "
+            "--service",
             style="dim",
         )
 
@@ -193,11 +199,11 @@ def _advised_rows(services: Sequence[PlannedService], *, has_costs: bool) -> lis
         row = [
             _cut(each.key),
             _label(each.governs),
-            _percent(now.in_zone),
-            _times(now.busiest),
+            show_share(now.in_zone),
+            show_times(now.busiest),
             each.recommended,
-            _percent(then.in_zone),
-            _times(then.busiest),
+            show_share(then.in_zone),
+            show_times(then.busiest),
         ]
         rows.append([*row, show_amount(each.saved)] if has_costs else row)
     return rows
@@ -212,8 +218,8 @@ def _mechanism_rows(planned: PlannedService) -> list[list[str]]:
         rows.append(
             [
                 name,
-                _percent(figures.in_zone),
-                _times(figures.busiest),
+                show_share(figures.in_zone),
+                show_times(figures.busiest),
                 f"{figures.overloaded:,}" if figures.overloaded else _NOTHING,
                 _without(figures),
                 f"{figures.slices:,}",
@@ -224,17 +230,17 @@ def _mechanism_rows(planned: PlannedService) -> list[list[str]]:
     if any(figures.failed for figures in planned.mechanisms):
         rows[0].insert(3, "failed")
         for row, figures in zip(rows[1:], planned.mechanisms, strict=True):
-            row.insert(3, _percent(figures.failed))
+            row.insert(3, show_share(figures.failed))
     return rows
 
 
 def _without(figures: MechanismFigures) -> str:
     if figures.mechanism == "PreferSameNode" and figures.nodes_without:
-        return _count(figures.nodes_without, "node")
+        return count_things(figures.nodes_without, "node")
     zones = figures.zones_without
     if not zones:
         return _NOTHING
-    return _cut(zones[0], 14) if len(zones) == 1 else _count(len(zones), "zone")
+    return _cut(zones[0], 14) if len(zones) == 1 else count_things(len(zones), "zone")
 
 
 def _print_scenario(console: Screen, scenario: ScenarioComparison, most: int) -> None:
@@ -260,9 +266,9 @@ def _print_scenario(console: Screen, scenario: ScenarioComparison, most: int) ->
 def _scenario_row(name: str, row: ScenarioRow) -> list[str]:
     cells = [name]
     for pair, show in (
-        (row.in_zone, _percent),
-        (row.busiest, _times),
-        (row.failed, _percent),
+        (row.in_zone, show_share),
+        (row.busiest, show_times),
+        (row.failed, show_share),
         (row.ready, lambda number: f"{number:,}"),
     ):
         before, after = show(pair[0]), show(pair[1])
@@ -277,7 +283,7 @@ def _print_left(console: Screen, services: Sequence[PlannedService], most: int) 
     console.print()
     number = sum(group.number for group in left)
     they = "it is" if number == 1 else "they are"
-    console.print(Line(f"leave {_count(number, 'Service')} as {they}", style="bold"))
+    console.print(Line(f"leave {count_things(number, 'Service')} as {they}", style="bold"))
     shown = left[:most]
     for group in shown:
         name = group.first if group.number == 1 else f"{group.first} and others"
@@ -342,15 +348,3 @@ def _label(governs: str) -> str:
 
 def _cut(name: str, most: int = _WIDEST_NAME) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2f}x"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -101,6 +101,16 @@ def count_things(number: float, noun: str) -> str:
     return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
 
 
+def show_share(share: float) -> str:
+    """Return a share in whole percent."""
+    return f"{100 * share:.0f} %"
+
+
+def show_times(ratio: float) -> str:
+    """Return how many times its fair share an endpoint gets."""
+    return f"{ratio:.2f}x"
+
+
 def show_passing(text: str) -> None:
     """Show progress on a line of standard error that the next text replaces.
 

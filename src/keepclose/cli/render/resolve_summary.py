@@ -6,6 +6,7 @@ from textwrap import wrap
 from typing import Final
 
 from keepclose.advise.resolution_summary import ResolutionSummary, ServiceSummary
+from keepclose.cli.render.output import count_things, show_share
 from keepclose.cli.render.screen import Line, Screen, cell_len
 from keepclose.model.plain_text import make_plain
 
@@ -38,9 +39,9 @@ def print_summary(console: Screen, summary: ResolutionSummary) -> None:
 
 
 def _headline(summary: ResolutionSummary) -> Line:
-    places = f"{_count(summary.nodes, 'node')} in {_count(summary.zones, 'zone')}"
-    counts = f"{_count(summary.endpoints, 'endpoint')}, {summary.ready:,} ready"
-    return Line(f"{_count(summary.services, 'Service')}, {counts}, {places}", style="bold")
+    places = f"{count_things(summary.nodes, 'node')} in {count_things(summary.zones, 'zone')}"
+    counts = f"{count_things(summary.endpoints, 'endpoint')}, {summary.ready:,} ready"
+    return Line(f"{count_things(summary.services, 'Service')}, {counts}, {places}", style="bold")
 
 
 def _totals(summary: ResolutionSummary) -> list[Line]:
@@ -51,7 +52,7 @@ def _totals(summary: ResolutionSummary) -> list[Line]:
     if len(mechanisms) > SHOWN_MECHANISMS:
         rest = len(mechanisms) - SHOWN_MECHANISMS
         mechanisms = [*mechanisms[:SHOWN_MECHANISMS], f"and {rest} more"]
-    fixes = f"{_count(summary.with_fix, 'Service')} with a fix"
+    fixes = f"{count_things(summary.with_fix, 'Service')} with a fix"
     if summary.without_endpoints:
         fixes += f", {summary.without_endpoints:,} with nodes that reach no endpoint"
     rows = (
@@ -116,9 +117,9 @@ def _rest(summary: ResolutionSummary, shown: tuple[ServiceSummary, ...]) -> list
     fine = summary.services - len(summary.worth_a_look)
     parts = []
     if more:
-        parts.append(f"{_count(more, 'more Service')} worth a look")
+        parts.append(f"{count_things(more, 'more Service')} worth a look")
     if fine:
-        parts.append(f"{_count(fine, 'Service')} with nothing to note")
+        parts.append(f"{count_things(fine, 'Service')} with nothing to note")
     lines = [Line(f"and {', '.join(parts)}" if shown else ", ".join(parts), style="dim")]
     hint = "endpoints, reasons and fixes: --service NAME, or --details for all"
     return [*(lines if parts else []), Line(hint, style="dim")]
@@ -130,8 +131,4 @@ def _cut(text: str, width: int) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    return "-" if share is None else show_share(share)
