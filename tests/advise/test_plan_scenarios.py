@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.mechanism_changes import Mechanism
+from keepclose.advise.planning.pod_placement import PodPlacement
 from keepclose.advise.planning.scenarios import (
     ScenarioError,
     add_zone,
@@ -23,7 +24,7 @@ from keepclose.advise.planning.scenarios import (
 )
 from keepclose.advise.resolution import plan_slices
 from keepclose.model.meta import NamespacedName, OwnerReference
-from keepclose.model.workload import NodeSpec, Taint
+from keepclose.model.workload import NodeSpec, Pod, Taint
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 from support.builders import node, pod, service
 
@@ -67,6 +68,32 @@ def test_a_service_has_as_many_pods_as_asked(first: int, then: int) -> None:
     assert len(places(scaled)) == then
     zones = Counter("a" if name in ("n0", "n1") else "b" for name in places(scaled))
     assert abs(zones["a"] - zones["b"]) <= 1
+
+
+@given(
+    places=st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12),
+)
+def test_pods_are_removed_from_where_most_of_them_are(places: list[tuple[int, bool]]) -> None:
+    """Unready pods go first, then those of the fullest zone, then node, counted each time."""
+    inventory = cluster()
+    pods = [
+        pod(f"q{number}", f"n{home}", ready=ready) for number, (home, ready) in enumerate(places)
+    ]
+    zones = {each.name: each.zone for each in inventory.nodes}
+    order = PodPlacement(inventory.nodes, pods).order_of_removal(pods)
+    assert sorted(each.metadata.name for each in order) == sorted(
+        each.metadata.name for each in pods
+    )
+    for number, removed in enumerate(order):
+        rest = order[number:]
+        by_zone = Counter(zones[each.spec.node_name] for each in rest)
+        by_node = Counter(each.spec.node_name for each in rest)
+
+        def rank(each: Pod) -> tuple[bool, int, int]:
+            home = each.spec.node_name
+            return not each.is_ready, by_zone[zones[home]], by_node[home]  # noqa: B023
+
+        assert rank(removed) == max(map(rank, rest))
 
 
 def test_a_drained_node_gives_its_pods_to_others() -> None:

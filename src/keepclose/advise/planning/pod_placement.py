@@ -59,23 +59,25 @@ class PodPlacement:
 
     def order_of_removal(self, pods: Iterable[Pod]) -> list[Pod]:
         """Return pods in the order in which they are removed: from where most of them are."""
-        rest = list(pods)
         zones = {node.name: node.zone for node in self._nodes}
+        by_zone: Counter[str] = Counter()
+        rest: dict[str, list[Pod]] = {}
+        for pod in sorted(pods, key=lambda pod: (not pod.is_ready, pod.metadata.name)):
+            rest.setdefault(pod.spec.node_name, []).append(pod)
+            by_zone[zones.get(pod.spec.node_name, "")] += 1
+
+        def rank(node: str) -> tuple[bool, int, int, str]:
+            last = rest[node][-1]
+            zone = zones.get(node, "")
+            return not last.is_ready, by_zone[zone], len(rest[node]), last.metadata.name
+
         removed: list[Pod] = []
         while rest:
-            by_zone = Counter(zones.get(pod.spec.node_name, "") for pod in rest)
-            by_node = Counter(pod.spec.node_name for pod in rest)
-            most = max(
-                rest,
-                key=lambda pod: (
-                    not pod.is_ready,
-                    by_zone[zones.get(pod.spec.node_name, "")],
-                    by_node[pod.spec.node_name],
-                    pod.metadata.name,
-                ),
-            )
-            rest.remove(most)
-            removed.append(most)
+            node = max(rest, key=rank)
+            removed.append(rest[node].pop())
+            by_zone[zones.get(node, "")] -= 1
+            if not rest[node]:
+                del rest[node]
         return removed
 
     def _moved(self, pod: Pod, node: Node) -> Pod:
