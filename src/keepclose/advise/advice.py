@@ -4,9 +4,9 @@ The one source of advice of `resolve`, `explain`, `verify` and `plan`. A reason 
 not close. Whether the obvious change helps depends on where the endpoints are: PreferSameZone on
 nine endpoints in one zone and one in another overloads that one. So each change is tried on the
 whole cluster, by the same plan and the same selections as the resolution itself. It is advised only
-if more traffic stays close, no endpoint is raised above the bound of the Service, and no connection
-fails that succeeds now. The bound is that of Balanced: 20 % above the fair share, or what the
-Service's annotation says.
+if more traffic stays close, the busiest endpoint is not raised above the bound of the Service, nor
+more endpoints, and no larger part of the connections fails. The bound is that of Balanced: 20 %
+above the fair share, or what the Service's annotation says.
 
 A change never alters a traffic policy, so it never opens a Local policy or loses client addresses,
 and Services that belong to others are left alone, see `mechanism_changes`.
@@ -28,7 +28,7 @@ from keepclose.advise.mechanism_changes import (
     switch_to,
     why_unadvisable,
 )
-from keepclose.advise.routed_traffic import SHARE_ROUNDING, RoutedTraffic
+from keepclose.advise.routed_traffic import SHARE_ROUNDING, RoutedTraffic, in_percent
 from keepclose.model.gates import FeatureGates, Gate
 from keepclose.model.service.types import Service
 from keepclose.routing.balanced import BALANCED, read_balance_limits
@@ -84,7 +84,7 @@ def find_harm(then: RoutedTraffic, now: RoutedTraffic, *, bound: float) -> str:
     """Return what a change makes worse, "" if nothing."""
     limit = max(1.0 + bound, now.busiest) * (1.0 + SHARE_ROUNDING)
     if then.failed > now.failed + SHARE_ROUNDING:
-        return f"{100 * then.failed:.0f} % of the connections would fail"
+        return f"{in_percent(then.failed)} of the connections would fail"
     if then.busiest > limit:
         return (
             f"the busiest endpoint would get {then.busiest:.2f}x its fair share, "

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from keepclose.advise.resolution import ResolvedService, ignored_reasons
+from keepclose.advise.routed_traffic import in_percent
 from keepclose.model.well_known import KUBERNETES_SERVICE
 from keepclose.model.workload import Node
 from keepclose.routing.reasons import Reason, ReasonCode
@@ -191,5 +192,5 @@ def _describe(
         return ignored[0].message
     asks = bool(resolved.strategy.source)
     if asks and in_zone is not None and in_zone < _WHOLE:
-        return f"{1 - in_zone:.0%} leaves its zone".replace("%", " %")
+        return f"{in_percent(1 - in_zone)} leaves its zone"
     return ""

@@ -118,6 +118,11 @@ def measure_traffic(
     )
 
 
+def in_percent(share: float) -> str:
+    """Return a share of the traffic in whole percent, for a sentence."""
+    return f"{_percent(share)} %"
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.0f}"
 

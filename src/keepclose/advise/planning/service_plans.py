@@ -24,7 +24,7 @@ from keepclose.advise.planning.mechanism_trials import (
 )
 from keepclose.advise.planning.traffic_costs import CostModel, MonthlyTraffic
 from keepclose.advise.resolution import measure_slices, plan_slices
-from keepclose.advise.routed_traffic import RoutedTraffic
+from keepclose.advise.routed_traffic import RoutedTraffic, in_percent
 from keepclose.advise.service_objects import PodIndex, gather_objects
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import KUBERNETES_SERVICE
@@ -302,10 +302,8 @@ class _Planning:
         if closest is None or closest.traffic.in_zone < now.in_zone + LEAST_GAIN:
             return "no mechanism keeps more traffic in its zone"
         harm = find_harm(closest.traffic, now, bound=bound)
-        return (
-            f"{closest.figures.mechanism} would keep {closest.traffic.in_zone:.0%} in its zone, "
-            f"but {harm}"
-        ).replace("%", " %")
+        share = in_percent(closest.traffic.in_zone)
+        return f"{closest.figures.mechanism} would keep {share} in its zone, but {harm}"
 
 
 def _is_routed(traffic: RoutedTraffic) -> bool:
@@ -315,7 +313,7 @@ def _is_routed(traffic: RoutedTraffic) -> bool:
 def _why(advice: Advice, tried: list[Trial]) -> str:
     """Return why a mechanism is advised, beside others that are not."""
     then, change = advice.then, advice.change
-    words = f"keeps {then.in_zone:.0%} of the traffic in its zone".replace("%", " %")
+    words = f"keeps {in_percent(then.in_zone)} of the traffic in its zone"
     words += f", the busiest endpoint gets {then.busiest:.2f}x"
     closer = [
         trial
@@ -346,7 +344,7 @@ def _over_the_bound(trials: ServiceTrials, tried: list[Trial]) -> str:
         )
         words += (
             f"; {best.figures.mechanism} would give it {best.traffic.busiest:.2f}x, "
-            f"with {best.traffic.in_zone:.0%} in its zone".replace("%", " %")
+            f"with {in_percent(best.traffic.in_zone)} in its zone"
         )
     return f"{words}; or run more pods where its clients are"
 
