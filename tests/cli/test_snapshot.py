@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
 import re
 import stat
@@ -21,7 +22,7 @@ from keepclose.advise.inventory import Inventory, admit_service
 from keepclose.advise.resolution import resolve_services
 from keepclose.cli.main import app
 from keepclose.cli.render.resolve import resolved_document
-from keepclose.cli.snapshot.allowed_fields import allowed_part
+from keepclose.cli.snapshot.allowed_fields import ALLOWED_ANNOTATIONS, ALLOWED_KINDS, allowed_part
 from keepclose.cli.snapshot.anonymizing import Anonymizer
 from keepclose.heuristics.discovery import find_heuristics
 from keepclose.model.decoding import Rejected, convert
@@ -597,3 +598,53 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     result = run("snapshot", "-f", str(EXAMPLE), "-o", str(taken))
     assert result.exit_code == 74
     assert [each.name for each in tmp_path.iterdir()] == ["taken"]
+
+
+MARKED = ("hunter2-s3cr3t", "kubernetes.io/hunter2-s3cr3t", "10.1.2.3 hunter2", "fe80::1%hunter2")
+
+
+def marked(allowed: Any, text: str) -> Any:
+    """Return a value that has a text in every field that a filter allows."""
+    variables = inspect.getclosurevars(allowed).nonlocals
+    if allowed.__name__ == "filter_object":
+        return {name: marked(part, text) for name, part in variables["allowed"].items()}
+    if allowed.__name__ == "filter_list":
+        return [marked(variables["allowed"], text)]
+    shapes = {
+        "_labels": {"app": text, text: "on"},
+        "_annotations": dict.fromkeys(ALLOWED_ANNOTATIONS, text),
+        "_texts": [text],
+    }
+    return shapes.get(allowed.__name__, text)
+
+
+@pytest.mark.parametrize("text", MARKED)
+@pytest.mark.parametrize("kind", sorted(ALLOWED_KINDS))
+def test_no_field_keeps_what_it_has(kind: tuple[str, str], text: str) -> None:
+    """A file may have a name in any field, also where an API server expects a word or a number."""
+    raw = {**marked(ALLOWED_KINDS[kind], text), "apiVersion": kind[0], "kind": kind[1]}
+    part = allowed_part(raw)
+    assert part is not None
+    assert any(text in each for each in texts_of(part))
+    hidden = Anonymizer([part], salt=b"x").replace(part)
+    assert not [each for each in texts_of(hidden) if "hunter2" in each]
+
+
+def test_ports_protocols_and_releases_name_nobody() -> None:
+    """Usual names of ports stay, with what refers to them; others and vendors do not."""
+    ports = [
+        {"name": "http", "port": 80, "targetPort": "http"},
+        {"name": "acme-pay", "port": 81, "targetPort": "acme-pay", "appProtocol": "acme"},
+    ]
+    own = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}
+    release = {"kubeletVersion": "v1.31.2-acme.7"}
+    machine = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+    parts = [{**own, "spec": {"ports": ports}}, {**machine, "status": {"nodeInfo": release}}]
+    anonymizer = Anonymizer(parts, salt=b"x")
+    made, hidden = map(anonymizer.replace, parts)
+    usual, named = made["spec"]["ports"]
+    assert usual == ports[0]
+    assert named["name"] == named["targetPort"] == anonymizer.words["acme-pay"]
+    assert len(named["name"]) <= 15
+    assert "acme" not in json.dumps(made)
+    assert hidden["status"]["nodeInfo"] == {"kubeletVersion": "v1.31.2"}

@@ -280,7 +280,7 @@ def _workload(*scalars: str, **parts: _Allowed) -> _Allowed:
     )
 
 
-_KINDS: Final[dict[tuple[str, str], _Allowed]] = {
+ALLOWED_KINDS: Final[dict[tuple[str, str], _Allowed]] = {
     ("v1", "Node"): _fields(
         metadata=_META,
         spec=_fields(
@@ -390,6 +390,7 @@ _KINDS: Final[dict[tuple[str, str], _Allowed]] = {
     ),
     ("v1", "Namespace"): _fields(metadata=_META, status=_fields("phase")),
 }
+"""The filter of each kind, by version and kind."""
 SNAPSHOT_EXTRA: Final = (
     ExtraKind.DEPLOYMENTS,
     ExtraKind.STATEFUL_SETS,
@@ -402,7 +403,7 @@ SNAPSHOT_EXTRA: Final = (
 )
 """The extra kinds of a snapshot. NB: no Events, whose messages are free text."""
 SNAPSHOT_VERSIONS: Final = {
-    **{kind: version for version, kind in _KINDS},
+    **{kind: version for version, kind in ALLOWED_KINDS},
     ExtraKind.ACKNOWLEDGEMENTS.value: EXTRA_VERSIONS[ExtraKind.ACKNOWLEDGEMENTS],
 }
 """The version of each kind that a snapshot has."""
@@ -413,7 +414,7 @@ def allowed_part(obj: JsonObject) -> JsonObject | None:
     api_version, kind = obj.get("apiVersion"), obj.get("kind")
     if kind == ExtraKind.ACKNOWLEDGEMENTS.value and api_version == "v1":
         return _acknowledgement(obj)
-    allowed = _KINDS.get((str(api_version), str(kind)))
+    allowed = ALLOWED_KINDS.get((str(api_version), str(kind)))
     if allowed is None or (kind == "ReplicaSet" and _is_former(obj)):
         return None
     return {"apiVersion": api_version, "kind": kind, **allowed(obj)}

@@ -108,8 +108,16 @@ KEPT_WORDS: Final = frozenset(
 )
 """Names and values that Kubernetes defines."""
 _HASH_LETTERS: Final = 8
-_KNOWN_DOMAINS: Final = ("keepclose.dev/", "kubernetes.io/")
+_OWN_VALUE: Final = re.compile(r"(keepclose\.dev|kubernetes\.io)/[A-Za-z0-9]{1,32}").fullmatch
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z]{1,64}").fullmatch
+_QUANTITY: Final = re.compile(
+    r"[+-]?[0-9]{1,24}(\.[0-9]{0,24})?([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3}|%)?"
+).fullmatch
+_TIME: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})"
+).fullmatch
+_VERSION: Final = re.compile(r"v[0-9]{1,3}((alpha|beta)[0-9]{1,3})?").fullmatch
+_RELEASE: Final = re.compile(r"v[0-9]{1,4}(\.[0-9]{1,4}){0,2}").match
 _NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?%?").fullmatch
 _LABEL_MAPS: Final = frozenset({"labels", "matchLabels", "nodeSelector", "deprecatedTopology"})
 _KEY_LISTS: Final = frozenset({"matchLabelKeys", "topologyKeys"})
@@ -128,6 +136,35 @@ _WORDS: Final = frozenset(
         "schedulerName",
     }
 )
+KEPT_PORTS: Final = frozenset(
+    {
+        "admin",
+        "api",
+        "dns",
+        "dns-tcp",
+        "grpc",
+        "health",
+        "healthz",
+        "http",
+        "http2",
+        "https",
+        "main",
+        "metrics",
+        "tcp",
+        "tls",
+        "udp",
+        "web",
+        "webhook",
+        "www",
+    }
+)
+"""Names of ports that say what a port is for, and not whose it is."""
+KEPT_PROTOCOLS: Final = frozenset(
+    {"grpc", "grpc-web", "h2c", "http", "http2", "https", "redis", "tcp", "tls", "udp", "ws", "wss"}
+)
+_FAMILIES: Final = ("IPv4", "IPv6")
+_GROUPS: Final = frozenset({"", "apps", "autoscaling", "batch", "policy"})
+_VERSIONS: Final = frozenset({"kubeletVersion", "kubeProxyVersion"})
 _PLACES: Final = frozenset(
     {
         "addresses",
@@ -265,11 +302,11 @@ class _Replacer:
                 if name == "key"
                 else self._label_value(text)
                 if name == "value"
-                else text
+                else self._value(name, text)
                 for name, text in value.items()
             }
         if field in ("ownerReferences", "scaleTargetRef"):
-            value = self._reference(value)
+            return self._reference(value)
         return {
             name: self._value(name, part) for name, part in value.items() if name != "generateName"
         }
@@ -287,31 +324,53 @@ class _Replacer:
             return self._replace_uid(text) if text else text
         if field in ("type", "conditionType"):
             return text if _PLAIN_WORD(text) else self._word(text)
-        if field in ("trafficDistribution", "appProtocol"):
+        if field == "trafficDistribution":
             return self._value_word(text)
-        return text
+        if field == "appProtocol":
+            is_known = text in KEPT_PROTOCOLS or _OWN_VALUE(text)
+            return text if is_known else self._foreign_value(text)
+        if field in _VERSIONS:
+            # NB: what follows the release names the vendor or a private build.
+            return release[0] if (release := _RELEASE(text)) else ""
+        return text if _is_of_api(field, text) else self._word(text)
 
     def _port(self, port: Any) -> Any:
-        """Return a port, whose name stays: it says what the port is for, not whose it is."""
+        """Return a port, whose name stays if it is a usual one."""
         if not isinstance(port, Mapping):
             return port
         return {
-            name: text if name == "name" else self._value(name, text) for name, text in port.items()
+            name: self._port_name(value)
+            if name in ("name", "targetPort") and isinstance(value, str)
+            else self._value(name, value)
+            for name, value in port.items()
         }
 
+    def _port_name(self, name: str) -> str:
+        return name if name in KEPT_PORTS or name.isdecimal() else self._word(name)
+
     def _reference(self, value: Mapping[str, Any]) -> JsonObject:
-        """Return a reference whose kind, if no kind of Kubernetes, is a token."""
-        group = str(value.get("apiVersion", "")).rpartition("/")[0]
-        if "." not in group or group.endswith(".k8s.io"):
-            return dict(value)
-        kind = self._word(str(value.get("kind", "")))
-        return {**value, "apiVersion": f"{self._word(group)}/v1", "kind": kind}
+        """Return a reference whose group and kind, if not of Kubernetes, are tokens."""
+        answer = {name: self._value(name, part) for name, part in value.items()}
+        group, _, version = str(value.get("apiVersion", "")).rpartition("/")
+        kind = str(value.get("kind", ""))
+        is_known = group in _GROUPS or group.endswith(".k8s.io")
+        if "apiVersion" in value:
+            version = version if _VERSION(version) else "v1"
+            answer["apiVersion"] = "/".join(
+                filter(None, (group if is_known else self._word(group), version))
+            )
+        if "kind" in value:
+            answer["kind"] = kind if is_known and _PLAIN_WORD(kind) else self._word(kind)
+        return answer
 
     def _expression(self, field: str, value: Mapping[str, Any]) -> JsonObject:
-        answer = dict(value)
+        answer = {name: self._value(name, part) for name, part in value.items() if name != "values"}
         is_number = value.get("operator") in ("Gt", "Lt")
-        if isinstance(values := value.get("values"), list) and not is_number:
-            answer["values"] = [self._label_value(text) for text in values]
+        if isinstance(values := value.get("values"), list):
+            answer["values"] = [
+                text if is_number and _is_integer(text) else self._label_value(text)
+                for text in values
+            ]
         if field == "matchExpressions" and isinstance(key := value.get("key"), str):
             answer["key"] = self._key(key)
         return answer
@@ -332,9 +391,11 @@ class _Replacer:
 
     def _value_word(self, text: str) -> str:
         """Return a value of the API, of keepclose, or a number as it is; any other as a token."""
-        is_own = text.startswith(_KNOWN_DOMAINS)
-        if is_own or _PLAIN_WORD(text) or _NUMBER(text) or _is_numbers(text):
+        if _OWN_VALUE(text) or _PLAIN_WORD(text) or _NUMBER(text) or _is_numbers(text):
             return text
+        return self._foreign_value(text)
+
+    def _foreign_value(self, text: str) -> str:
         domain, slash, name = text.partition("/")
         return f"{self._word(domain)}.example/{self._word(name)}" if slash else self._word(text)
 
@@ -372,8 +433,26 @@ class _Replacer:
         return self._replace_address(str(address))
 
 
+def _is_integer(text: Any) -> bool:
+    return isinstance(text, str) and text.removeprefix("-").isdecimal()
+
+
 def _is_label_map(value: Mapping[str, Any]) -> bool:
     return all(isinstance(text, str) for text in value.values())
+
+
+def _is_of_api(field: str, text: str) -> bool:
+    """Return whether a text is a word, a quantity or a time of the API, and no name.
+
+    NB: an API server checks these fields, but a file may have anything there.
+    """
+    if field == "apiVersion":
+        # Those of references, which are replaced together with their kinds.
+        return True
+    if field == "key":
+        return text == "metadata.name"
+    is_word = not text or _PLAIN_WORD(text) or text in _FAMILIES
+    return bool(is_word or _QUANTITY(text) or _TIME(text))
 
 
 def _is_numbers(text: str) -> bool:

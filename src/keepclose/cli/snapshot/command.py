@@ -7,6 +7,7 @@ all, and only its owner can read it. Nothing is written to a cluster.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Iterable
@@ -95,7 +96,7 @@ def snapshot(
     if anonymize:
         from keepclose.cli.snapshot.anonymizing import Anonymizer
 
-        secret = salt.encode("utf-8", "surrogateescape") or secrets.token_bytes(_SALT_BYTES)
+        secret = _derive_key(salt) if salt else secrets.token_bytes(_SALT_BYTES)
         anonymizer = Anonymizer(kept, salt=secret)
         kept = [anonymizer.replace(obj) for obj in kept]
     document: JsonObject = {"apiVersion": "v1", "kind": "List", "items": kept}
@@ -159,6 +160,12 @@ def _write(path: Path, document: JsonObject) -> int:
         reason = error.strerror if isinstance(error, OSError) else ""
         fail(f"--output: {path}: {reason or error}", code=ExitCode.UNWRITABLE)
     return len(content)
+
+
+def _derive_key(salt: str) -> bytes:
+    """Return the key of a salt; it takes long on purpose, as a short salt could be guessed."""
+    text = salt.encode("utf-8", "surrogateescape")
+    return hashlib.scrypt(text, salt=b"keepclose snapshot", n=1 << 14, r=8, p=1, dklen=_SALT_BYTES)
 
 
 def _count(objects: Iterable[JsonObject]) -> str:
