@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -106,6 +106,25 @@ class ServiceCase(msgspec.Struct, frozen=True):
         return self.strategy.source or "spec"
 
 
+class LabelIndex(Generic[_Item]):
+    """Objects by namespace and label, so that those of a selector are found without a scan."""
+
+    def __init__(self, labeled: Iterable[tuple[str, dict[str, str], _Item]]) -> None:
+        """Take the namespace and the labels of each object."""
+        self._all: dict[str, list[tuple[dict[str, str], _Item]]] = {}
+        self._by_label: dict[tuple[str, str, str], list[tuple[dict[str, str], _Item]]] = {}
+        for namespace, labels, item in labeled:
+            self._all.setdefault(namespace, []).append((labels, item))
+            for key, value in labels.items():
+                self._by_label.setdefault((namespace, key, value), []).append((labels, item))
+
+    def select(self, namespace: str, selector: dict[str, str]) -> tuple[_Item, ...]:
+        """Return what the selector of a Service selects, in the order of the input."""
+        found = [self._by_label.get((namespace, *pair), []) for pair in selector.items()]
+        fewest = min(found, key=len, default=self._all.get(namespace, []))
+        return tuple(item for labels, item in fewest if matches(selector, labels))
+
+
 class LintContext:
     """The objects of one run, indexed, with the settings."""
 
@@ -128,8 +147,15 @@ class LintContext:
             )
         )
         self.cluster = ClusterNodes.of(self.nodes)
+        self.placements: dict[ObjectName, Counter[str]] = {}
+        """How many pods of a workload each node gets, for workloads that were placed."""
         self._workloads = _grouped((each.name.namespace, each) for each in objects.workloads)
-        self._pods = _grouped((each.metadata.namespace, each) for each in objects.pods)
+        self._by_label = LabelIndex(
+            (each.name.namespace, each.labels, each) for each in objects.workloads
+        )
+        self._pods = LabelIndex(
+            (each.metadata.namespace, each.metadata.labels, each) for each in objects.pods
+        )
         self._budgets = _grouped((each.metadata.namespace, each) for each in objects.budgets)
         self._autoscalers = {
             (each.metadata.namespace, *each.spec.scale_target_ref.key): each
@@ -242,16 +268,8 @@ class LintContext:
                 default_subsetting=self.settings.subsets.default,
                 heuristics=self.settings.heuristics,
             ),
-            tuple(
-                workload
-                for workload in self._workloads.get(namespace, ())
-                if selector is not None and matches(selector, workload.labels)
-            ),
-            tuple(
-                pod
-                for pod in self._pods.get(namespace, ())
-                if selector is not None and matches(selector, pod.metadata.labels)
-            ),
+            () if selector is None else self._by_label.select(namespace, selector),
+            () if selector is None else self._pods.select(namespace, selector),
             traffic_policies(admitted, self.settings.gates)[0] is TrafficPolicy.LOCAL,
         )
 

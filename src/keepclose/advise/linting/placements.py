@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
+import msgspec
 from msgspec.structs import replace
 
 from keepclose.advise.advice import overload_bound
@@ -49,6 +50,10 @@ from keepclose.model.workloads.pods import (
 from keepclose.slices.settings import ClusterNodes, PlannerSettings
 
 READY_SINCE = "2026-01-01T00:00:00Z"
+MAX_CONSTRAINTS_PLACED = 8
+MAX_TERMS_BYTES = 16 << 10
+"""Of pods with more topology spread constraints, or larger affinity and tolerations as JSON, no
+placement is computed: each pod would be held against each of them on each node."""
 
 
 def seeded(seed: int) -> Random:
@@ -147,6 +152,15 @@ class ModelPods:
         return self._random.choice(
             [node.name for node, rank in zip(permitted, ranks, strict=True) if rank == best]
         )
+
+
+def can_place(spec: WorkloadPodSpec) -> bool:
+    """Return whether the rules for a pod's node are few enough to place many such pods."""
+    constraints = spec.topology_spread_constraints
+    if len(constraints) > MAX_CONSTRAINTS_PLACED:
+        return False
+    terms = (constraints, spec.tolerations, spec.node_selector, spec.affinity)
+    return len(msgspec.json.encode(terms)) <= MAX_TERMS_BYTES
 
 
 def make_ready(pod: WorkloadPod) -> WorkloadPod:

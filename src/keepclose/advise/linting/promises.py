@@ -18,6 +18,7 @@ from keepclose.advise.linting.context import LintContext, ServiceCase
 from keepclose.advise.linting.findings import ObjectName
 from keepclose.advise.linting.placements import (
     ModelPods,
+    can_place,
     measure_placement,
     seeded,
 )
@@ -257,13 +258,20 @@ class ServicePromise:
 def place_evenly(workload: LintedWorkload, context: LintContext) -> Counter[str]:
     """Return how many pods of a workload the scheduler's rules put on each node.
 
-    A DaemonSet has one on each node that runs clients. More pods than can be placed one by one are
-    divided evenly.
+    A DaemonSet has one on each node that runs clients. More pods than can be placed one by one, or
+    with more rules, are divided evenly.
     """
+    placed = context.placements.get(workload.name)
+    if placed is None:
+        placed = context.placements[workload.name] = _place(workload, context)
+    return placed
+
+
+def _place(workload: LintedWorkload, context: LintContext) -> Counter[str]:
     if workload.replicas is None:
         return Counter(context.workers.keys())
     replicas = context.replicas_of(workload)
-    if replicas > MAX_PODS_PLACED:
+    if replicas > MAX_PODS_PLACED or not can_place(workload.pod):
         return Counter(spread_over_zones(replicas, context))
     model = ModelPods(
         workload, context.modelled_nodes, random=seeded(0), has_given_nodes=context.has_given_nodes

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from keepclose.advise.linting.placements import ModelPods, seeded
+from keepclose.advise.linting.placements import ModelPods, can_place, seeded
 from keepclose.advise.linting.workload_kinds import LintedWorkload
 from keepclose.model.decoding import Rejected, convert_as
 from keepclose.model.json_values import JsonObject
@@ -76,7 +76,9 @@ def play_rollouts(
     None if it is no Deployment, too large to play, or its placement breaks the promise before.
     """
     deployment = workload.source
-    if not isinstance(deployment, Deployment) or not _can_play(deployment.spec.replicas, nodes):
+    if not isinstance(deployment, Deployment) or not _can_play(
+        workload, deployment.spec.replicas, nodes
+    ):
         return None
     kept = played = stuck = 0
     for run in range(runs):
@@ -110,7 +112,7 @@ def play_drains(
     `keeps` gets the name of the drained node too. Nodes without a pod are not drained. None as for
     rollouts.
     """
-    if workload.replicas is None or not _can_play(replicas, nodes):
+    if workload.replicas is None or not _can_play(workload, replicas, nodes):
         return None
     kept = played = stuck = 0
     for run in range(runs):
@@ -287,5 +289,6 @@ def _cordon(node: Node, name: str) -> Node:
     return replace(node, spec=replace(node.spec, unschedulable=True))
 
 
-def _can_play(replicas: int, nodes: Sequence[Node]) -> bool:
-    return 0 < replicas <= MAX_REPLICAS_PLAYED and 0 < len(nodes) <= MAX_NODES_PLAYED
+def _can_play(workload: LintedWorkload, replicas: int, nodes: Sequence[Node]) -> bool:
+    is_small = 0 < replicas <= MAX_REPLICAS_PLAYED and 0 < len(nodes) <= MAX_NODES_PLAYED
+    return is_small and can_place(workload.pod)
