@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from keepclose.runtime import pages
-from keepclose.runtime.pages import PageConnections, PageServer, add_health_pages
+from keepclose.runtime.pages import PageConnections, PageServer, add_health_pages, prolong_request
 from keepclose.testing.api_server import PATIENCE
 
 LIMIT: Final = 8
@@ -35,10 +35,12 @@ class Served:
         app.router.add_post("/length", self._show_length)
         app.router.add_get("/large", self._show_large)
         app.router.add_get("/faulty", self._fail)
+        app.router.add_get("/endless", self._count_on)
         self.server = PageServer(app, connections=self.connections)
         self.port = 0
         self.read_bodies = 0
         self.large_pages = 0
+        self.prolonged_parts = 0
         self._writers: list[asyncio.StreamWriter] = []
 
     async def connect(self, data: bytes = b"") -> _Streams:
@@ -63,6 +65,17 @@ class Served:
     async def _show_large(self, _request: web.Request) -> web.Response:
         self.large_pages += 1
         return web.Response(body=bytes(LARGE))
+
+    async def _count_on(self, request: web.Request) -> web.StreamResponse:
+        """Send parts until the client is dropped, and prolong the request after each of some."""
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for number in range(1000):
+            await response.write(b"%d\n" % number)
+            if number < self.prolonged_parts:
+                prolong_request(request)
+            await asyncio.sleep(0.05)
+        return response
 
     async def _fail(self, _request: web.Request) -> web.Response:
         raise LookupError("of this page")
@@ -176,6 +189,21 @@ async def test_an_answer_that_is_not_read(served: Served, monkeypatch: pytest.Mo
     await served.connect(GET.replace(b"healthz", b"large"))
     await until(lambda: served.large_pages == 1)
     await until(lambda: len(served.connections) == 0)
+
+
+async def test_an_answer_without_end_goes_on_while_it_is_prolonged(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It outlasts the time limit of a request many times, and ends when it is prolonged no more."""
+    monkeypatch.setattr(pages, "PAGE_REQUEST_SECONDS", 1.0)
+    served.prolonged_parts = 40
+    reader, _ = await served.connect(GET.replace(b"healthz", b"endless"))
+    with contextlib.suppress(ConnectionError):
+        parts = []
+        while part := await reader.readline():
+            parts.append(part)
+    assert b"39\n" in parts
+    assert b"200\n" not in parts
 
 
 async def test_bodies_that_rest_give_way(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

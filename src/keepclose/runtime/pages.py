@@ -219,6 +219,14 @@ class _PageConnection(web.RequestHandler):
             self._set_timer(PAGE_REQUEST_SECONDS, "timeout")
             self._connections.keep(self, is_answered=False)
 
+    def prolong(self) -> None:
+        """Give the running request the whole time limit again, as if it came now."""
+        if self._is_idle or self._is_answered:
+            return
+        # NB: the client has read a part of the answer, so the connection is not new any more.
+        self._connections.keep(self, is_answered=True)
+        self._set_timer(PAGE_REQUEST_SECONDS, "timeout")
+
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
@@ -337,6 +345,17 @@ class PageServer:
     def _free_descriptors(self, _error: OSError) -> None:
         for _ in range(ACCEPTS_EACH_TURN):
             self._connections.drop_one("no descriptors")
+
+
+def prolong_request(request: web.Request) -> None:
+    """Let a page that answers without end go on for another `PAGE_REQUEST_SECONDS`.
+
+    The page calls it after each part that the client has read, so that a client which stops reading
+    is dropped like any other.
+    """
+    connection = request.protocol
+    if isinstance(connection, _PageConnection):
+        connection.prolong()
 
 
 def add_health_pages(
