@@ -792,6 +792,27 @@ LIMITS: Final = (
     ),
     Limit(
         COMMANDS,
+        "cli.dashboard.feed:MAX_STREAMS",
+        "count",
+        "browser windows that follow one `keepclose dashboard`",
+        "503; the window says so and tries again",
+    ),
+    Limit(
+        COMMANDS,
+        "cli.dashboard.watched_cluster:MAX_SHOWN_EVENTS",
+        "count",
+        "Events that `keepclose dashboard` shows",
+        "older ones are left out",
+    ),
+    Limit(
+        COMMANDS,
+        "advise.overview.service_pages:MAX_SHOWN_ENDPOINTS",
+        "count",
+        "endpoints of one Service that `keepclose dashboard` lists",
+        "further ones are counted",
+    ),
+    Limit(
+        COMMANDS,
         "lab.kubelet.pod_servers:MAX_HEADER_BYTES",
         "bytes",
         "headers of a request to a pod of the lab",

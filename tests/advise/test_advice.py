@@ -6,7 +6,7 @@ import pytest
 
 from keepclose.advise.advice import find_harm
 from keepclose.advise.inventory import Inventory
-from keepclose.advise.mechanism_changes import Mechanism, switch_to
+from keepclose.advise.mechanism_changes import Mechanism, change_patch, is_governed, switch_to
 from keepclose.advise.resolution import ResolvedService, resolve_services
 from keepclose.advise.routed_traffic import RoutedTraffic
 from keepclose.model.gates import FeatureGates, Gate
@@ -130,6 +130,12 @@ def test_an_advised_mechanism_removes_what_takes_precedence() -> None:
         """'{"metadata":{"annotations":{"service.kubernetes.io/topology-mode":null}},"""
         """"spec":{"trafficDistribution":"PreferSameZone"}}'"""
     )
+    assert change_patch(made, change.service) == {
+        "metadata": {"annotations": {TOPOLOGY_MODE_ANNOTATION: None}},
+        "spec": {"trafficDistribution": "PreferSameZone"},
+    }
+    assert is_governed(Mechanism.SAME_ZONE, change.service, PlannerSettings())
+    assert change_patch(made, made) == {}
     assert change.service.metadata.annotations == {"team": "shop"}
     assert switch_to(Mechanism.AUTO, made, PlannerSettings()) is None
     assert switch_to(Mechanism.BALANCED, made, PlannerSettings()) is None

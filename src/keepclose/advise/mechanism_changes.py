@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from keepclose.model.gates import EXCLUSIVE_PAIRS, Gate
+from keepclose.model.json_values import JsonObject
 from keepclose.model.service.types import Service
 from keepclose.model.well_known import (
     KUBERNETES_SERVICE,
@@ -138,12 +139,20 @@ def switch_to(
     if why_unadvisable(service) or missing_gates(mechanism, settings):
         return None
     changed = _ask_for(mechanism, service, settings)
-    if not _governs(mechanism, changed, settings):
+    if not is_governed(mechanism, changed, settings):
         changed = _without_annotations(changed, *_overrides_of(mechanism))
-        if not _governs(mechanism, changed, settings):
+        if not is_governed(mechanism, changed, settings):
             return None
     command = change_command(service, changed)
     return MechanismChange(mechanism, command, changed, settings) if command else None
+
+
+def is_governed(mechanism: Mechanism, service: Service, settings: PlannerSettings) -> bool:
+    """Return whether the mechanism governs the Service under these settings."""
+    strategy = _strategy_of(service, settings)
+    if mechanism is Mechanism.BALANCED and strategy.value != BALANCED_VALUE:
+        return False
+    return strategy.name is _NAMES[mechanism]
 
 
 def drop_topology_annotation(service: Service, settings: PlannerSettings) -> MechanismChange | None:
@@ -182,16 +191,11 @@ def enable_gate(service: Service, gate: Gate, settings: PlannerSettings) -> Mech
 
 def change_command(service: Service, changed: Service) -> str:
     """Return the kubectl command for what differs; "" if nothing does."""
-    before, after = service.metadata.annotations, changed.metadata.annotations
-    annotations = {
-        key: after.get(key)
-        for key in sorted({*before, *after})
-        if before.get(key) != after.get(key)
-    }
-    value = changed.spec.traffic_distribution
+    patch = change_patch(service, changed)
     meta = service.metadata
     target = f"-n {quote(meta.namespace)} {quote(meta.name)}"
-    if value == service.spec.traffic_distribution:
+    annotations = _changed_annotations(service, changed)
+    if "spec" not in patch:
         if not annotations:
             return ""
         settings = [
@@ -200,11 +204,28 @@ def change_command(service: Service, changed: Service) -> str:
         ]
         overwrite = "--overwrite " if any(annotations.values()) else ""
         return f"kubectl annotate service {target} {overwrite}{' '.join(settings)}"
-    patch: dict[str, object] = {"spec": {"trafficDistribution": value}}
-    if annotations:
-        patch = {"metadata": {"annotations": annotations}, **patch}
     text = msgspec.json.encode(patch).decode()
     return f"kubectl patch service {target} -p {quote(text)}"
+
+
+def change_patch(service: Service, changed: Service) -> JsonObject:
+    """Return the merge patch for what differs in annotations and distribution; {} if nothing."""
+    patch: JsonObject = {}
+    if annotations := _changed_annotations(service, changed):
+        patch["metadata"] = {"annotations": annotations}
+    value = changed.spec.traffic_distribution
+    if value != service.spec.traffic_distribution:
+        patch["spec"] = {"trafficDistribution": value}
+    return patch
+
+
+def _changed_annotations(service: Service, changed: Service) -> dict[str, str | None]:
+    before, after = service.metadata.annotations, changed.metadata.annotations
+    return {
+        key: after.get(key)
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    }
 
 
 def _ask_for(mechanism: Mechanism, service: Service, settings: PlannerSettings) -> Service:
@@ -243,13 +264,6 @@ def _strategy_of(service: Service, settings: PlannerSettings) -> Strategy:
         default_subsetting=settings.subsets.default,
         heuristics=settings.heuristics,
     )
-
-
-def _governs(mechanism: Mechanism, service: Service, settings: PlannerSettings) -> bool:
-    strategy = _strategy_of(service, settings)
-    if mechanism is Mechanism.BALANCED and strategy.value != BALANCED_VALUE:
-        return False
-    return strategy.name is _NAMES[mechanism]
 
 
 def _overrides_of(mechanism: Mechanism) -> tuple[str, ...]:
