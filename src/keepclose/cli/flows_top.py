@@ -339,7 +339,7 @@ def read_agents(cluster: ChosenCluster, namespace: str) -> Readings:
         )
 
 
-class _Pages:
+class AgentTables:
     """Parses pages of agents, whose rows are bounded together."""
 
     def __init__(self) -> None:
@@ -363,7 +363,7 @@ class _Pages:
 
 def _read_lab(data_dir: Path) -> Readings:
     answer = ask_lab(data_dir, "flows")
-    pages, errors = _Pages(), dict(answer["errors"])
+    pages, errors = AgentTables(), dict(answer["errors"])
     for name, page in answer["flows"].items():
         if why := pages.take(name, page.encode()):
             errors[name] = why
@@ -376,7 +376,7 @@ async def _read_cluster(settings: ConnectionSettings, namespace: str) -> Reading
     from keepclose.kube.clock import SystemClock
     from keepclose.kube.connection import connect
 
-    pages = _Pages()
+    pages = AgentTables()
     async with connect(settings, clock=SystemClock()) as client:
         reader = PageReader(client, pages.take)
         await reader.read(namespace=namespace)

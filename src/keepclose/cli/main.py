@@ -18,6 +18,7 @@ from keepclose.cli.apiserver import apiserver
 from keepclose.cli.completion import ASK, complete, completion
 from keepclose.cli.controller.command import controller
 from keepclose.cli.cost import cost
+from keepclose.cli.dashboard.command import dashboard
 from keepclose.cli.exit import QuietGroup, fail_unexpected
 from keepclose.cli.explain.command import explain
 from keepclose.cli.flows import app as flows
@@ -66,6 +67,7 @@ app.command()(explain)
 app.command()(replay)
 app.command()(verify)
 app.command()(lint)
+app.command()(dashboard)
 app.command()(apiserver)
 app.command()(controller)
 app.add_typer(proxy)
