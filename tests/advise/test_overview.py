@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from keepclose.advise.clients import ClientNodes
+from keepclose.advise.explaining.explanation import explain_service
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.mechanism_changes import Mechanism
 from keepclose.advise.overview.service_pages import (
@@ -127,11 +128,17 @@ def test_a_page_has_reasons_advice_and_loads() -> None:
     inventory, facts = cluster(made, 2, 2, 2)
     page = build_page(made, inventory, facts)
     (resolved,) = resolve_services(inventory, settings=SETTINGS)
-    assert [(each.message, each.fix, each.effect) for each in page.reasons] == [
-        (each.message, each.fix, each.effect)
-        for each in (*resolved.strategy.reasons, *resolved.reasons)
+    explained = explain_service(inventory, made, settings=SETTINGS)
+    assert page.flow is explained.flow
+    assert [(cause.message, cause.fix, cause.effect) for cause in page.causes] == [
+        (cause.message, cause.fix, cause.effect) for cause in explained.causes
     ]
-    assert page.reasons[0].effect == "in zone 33 -> 100 %, busiest 1.0x"
+    said = {cause.message for cause in page.causes}
+    assert said | {reason.message for reason in page.reasons} >= {
+        each.message for each in (*resolved.strategy.reasons, *resolved.reasons)
+    }
+    effects = [cause.effect for cause in page.causes] + [each.effect for each in page.reasons]
+    assert "in zone 33 -> 100 %, busiest 1.0x" in effects
     assert page.pending == ""
     assert sum(endpoint.load for endpoint in page.traffic.endpoints) == pytest.approx(1)
     assert {round(endpoint.near, 3) for endpoint in page.traffic.endpoints} == {0.333}
@@ -168,7 +175,7 @@ def test_a_preview_names_harm_and_missing_gates() -> None:
     inventory, facts = cluster(made, 9, 1, 0)
     preview = preview_mechanism(made, Mechanism.SAME_ZONE, inventory, facts)
     assert isinstance(preview, ServicePreview)
-    assert preview.harm.startswith("the busiest endpoint would carry")
+    assert preview.harm.startswith("the busiest endpoint would")
     assert not preview.is_gain
     balanced = preview_mechanism(made, Mechanism.BALANCED, inventory, facts)
     assert isinstance(balanced, ServicePreview)

@@ -123,6 +123,7 @@ async def test_a_page_says_where_traffic_goes_and_why(shown: Dashboard) -> None:
     assert page["source"] == "spec.trafficDistribution"
     assert page["traffic"]["inZone"] == 1.0
     assert [each["name"] for each in page["choices"]][:2] == ["none", "PreferSameZone"]
+    assert page["flow"] == "as asked"
     assert "PreferSameZone governs" in page["reasons"][0]["message"]
     assert (await shown.ask("/api/service", namespace="default", name="no")).status == 404
 

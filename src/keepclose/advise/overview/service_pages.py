@@ -1,8 +1,9 @@
 """All about one Service: where its traffic goes and why, what would help, and other mechanisms.
 
-The page shows the slices that exist; reasons and advice are those of the plan that a controller
-with these settings would make. A preview is the same trial as that of `advice`: the changed Service
-is planned from the planned slices on, and every node selects from the result.
+The page shows the slices that exist. Causes are those of `explaining`; reasons and advice are those
+of the plan that a controller with these settings would make. A preview is the same trial as that of
+`advice`: the changed Service is planned from the planned slices on, and every node selects from the
+result.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from msgspec.structs import replace
 
 from keepclose.advise.advice import find_harm, helps, overload_bound
 from keepclose.advise.clients import ClientNodes
+from keepclose.advise.explaining.causes import CauseWeight
+from keepclose.advise.explaining.explanation import TrafficFlow, explain_service
 from keepclose.advise.inventory import Inventory
 from keepclose.advise.mechanism_changes import (
     Mechanism,
@@ -59,6 +62,15 @@ class ClusterFacts(NamedTuple):
     clients: ClientNodes
     """The ready nodes."""
     settings: PlannerSettings
+
+
+class ShownCause(msgspec.Struct, frozen=True, rename="camel"):
+    """What is to blame, as text."""
+
+    weight: CauseWeight
+    message: str
+    fix: str = ""
+    effect: str = ""
 
 
 class ShownReason(msgspec.Struct, frozen=True, rename="camel"):
@@ -135,8 +147,12 @@ class ServicePage(msgspec.Struct, frozen=True, rename="camel"):
     source: str
     """The field or annotation that asks for the mechanism; "" if nothing does."""
     state: TrafficState
+    flow: TrafficFlow
+    """Whether connections arrive, and go as the Service asks."""
     traffic: ServiceTraffic
+    causes: tuple[ShownCause, ...]
     reasons: tuple[ShownReason, ...]
+    """How the plan was decided, without what causes say."""
     pending: str
     """What a controller would still change; "" if the slices are as planned."""
     choices: tuple[MechanismChoice, ...]
@@ -173,6 +189,18 @@ def build_page(service: Service, inventory: Inventory, facts: ClusterFacts) -> S
         planned, inventory, facts.nodes, settings=settings, senders=facts.clients
     )
     then = _measure(service, ports_with_endpoints(service, planned.slices, settings.gates), facts)
+    explained = explain_service(inventory, service, settings=settings)
+    causes = tuple(
+        ShownCause(
+            cause.weight,
+            make_plain(cause.message),
+            make_plain(cause.fix),
+            make_plain(cause.effect),
+        )
+        for cause in explained.causes[:_MAX_REASONS]
+    )
+    said = {cause.message for cause in causes}
+    reasons = _show_reasons(_reasons_of(planned))
     fixed = why_unadvisable(service)
     return ServicePage(
         namespace=make_plain(service.metadata.namespace),
@@ -182,7 +210,9 @@ def build_page(service: Service, inventory: Inventory, facts: ClusterFacts) -> S
         source=make_plain(planned.strategy.source),
         state=judge_traffic(now, ports, planned.strategy, facts.clients, settings.gates),
         traffic=_show_traffic(service, ports, now, slices, facts),
-        reasons=_show_reasons((*planned.strategy.reasons, *planned.reasons)),
+        flow=explained.flow,
+        causes=causes,
+        reasons=tuple(reason for reason in reasons if reason.message not in said),
         pending="" if _is_alike(now, then) else then.describe_change(now),
         choices=() if fixed else tuple(_choices(settings)),
         fixed=fixed,

@@ -12,6 +12,7 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -34,13 +35,14 @@ from keepclose.cli.dashboard.feed import Feed
 from keepclose.kube.cache import Cache, Index, Named
 from keepclose.kube.client import Client
 from keepclose.kube.clock import Clock
-from keepclose.kube.requests import ENDPOINT_SLICES, EVENTS, NODES, PODS, SERVICES
+from keepclose.kube.requests import ENDPOINT_SLICES, EVENTS, NODES, PODS, SERVICES, Kind
 from keepclose.kube.watch.reflector import Reflector
 from keepclose.model.core_kinds import Event
 from keepclose.model.endpointslice.types import EndpointSlice
 from keepclose.model.json_values import JsonObject
 from keepclose.model.meta import NamespacedName
 from keepclose.model.plain_text import make_plain
+from keepclose.model.reported import ReportedNode, ReportedPod
 from keepclose.model.service.types import Service
 from keepclose.model.timestamps import seconds_of
 from keepclose.model.workload import Node, Pod
@@ -59,6 +61,9 @@ _STATUS_EVERY_S: Final = 1.0
 _WORK_AT_ONCE_S: Final = 0.01
 _COMPUTED_AT_ONCE: Final = 2
 _MAX_MESSAGE: Final = 600
+# With what kubelets report, because causes name it.
+_REPORTED_NODES: Final[Kind[Any]] = replace(NODES, struct=ReportedNode)
+_REPORTED_PODS: Final[Kind[Any]] = replace(PODS, struct=ReportedPod)
 _T = TypeVar("_T")
 
 
@@ -144,11 +149,11 @@ class WatchedCluster:
         needed: tuple[Reflector[Any], ...] = (
             Reflector(client, SERVICES, self.services, clock=self._clock),
             Reflector(client, ENDPOINT_SLICES, self._slices, clock=self._clock),
-            Reflector(client, NODES, self._nodes, clock=self._clock),
+            Reflector(client, _REPORTED_NODES, self._nodes, clock=self._clock),
         )
         # Pods and Events only make the answers better, so nothing waits for them.
         more: tuple[Reflector[Any], ...] = (
-            Reflector(client, PODS, self._pods, clock=self._clock),
+            Reflector(client, _REPORTED_PODS, self._pods, clock=self._clock),
             Reflector(client, EVENTS, self._events, clock=self._clock),
         )
         self._reflectors = (*needed, *more)

@@ -4,6 +4,13 @@
 import { byId, el, setChildren } from "./dom.js";
 import { bytes, classOfState, count, markOfState, nameOfZone, percent, times } from "./words.js";
 
+const FLOWS = {
+  "as asked": "Connections go as the Service asks.",
+  "not as asked": "Connections arrive, and do not go as the Service asks.",
+  blocked: "Connections find no endpoint.",
+  unknown: "No node is known that could route the Service.",
+};
+
 export class ServicePageView {
   constructor({ onPreview, onApply }) {
     this.onPreview = onPreview;
@@ -45,8 +52,11 @@ export class ServicePageView {
       el("p", { role: "status", id: "notice" }, notice),
       el("h3", {}, "Shares by zone"),
       shareTable(preview ? preview.traffic : page.traffic, preview ? null : flows),
-      el("h3", {}, "Why"),
-      reasonList(preview ? preview.reasons : page.reasons),
+      el("h3", {}, preview ? "How it would be decided" : "Why"),
+      preview ? null : el("p", {}, FLOWS[page.flow] ?? page.flow),
+      preview ? reasonList(preview.reasons) : reasonList(page.causes),
+      preview || !page.reasons.length ? null : el("h3", {}, "How it was decided"),
+      preview || !page.reasons.length ? null : reasonList(page.reasons),
       ...endpointTable(preview ? preview.traffic : page.traffic),
     );
     byId("endpoints")?.toggleAttribute("open", isOpen);
@@ -168,14 +178,15 @@ function shareTable(traffic, flows) {
 }
 
 function reasonList(reasons) {
-  if (!reasons.length) return el("p", { class: "dim" }, "There is nothing to say.");
+  if (!reasons.length) return null;
   return el(
     "ul",
     { class: "reasons" },
-    reasons.map(({ message, fix, effect }) =>
+    reasons.map(({ weight, message, fix, effect }) =>
       el(
         "li",
-        {},
+        { class: weight === "blocks" || weight === "defeats" ? "bad" : null },
+        weight === "blocks" || weight === "defeats" ? el("strong", {}, "Cause: ") : null,
         message,
         fix ? el("code", {}, fix) : null,
         effect ? el("span", { class: "dim" }, `then: ${effect}`) : null,
