@@ -58,6 +58,7 @@ STATUS_TOPIC: Final = "status"
 MAX_SHOWN_EVENTS: Final = 60
 EVENTS_WITHIN_S: Final = 15 * 60.0
 _STATUS_EVERY_S: Final = 1.0
+_EVENTS_EVERY_S: Final = 0.2
 _WORK_AT_ONCE_S: Final = 0.01
 _COMPUTED_AT_ONCE: Final = 2
 _MAX_MESSAGE: Final = 600
@@ -130,7 +131,9 @@ class WatchedCluster:
         self._dirty: dict[NamespacedName, None] = {}
         self._revisions: Counter[NamespacedName] = Counter()
         self._has_new_nodes = True
-        self._has_new_events = True
+        self._recent: dict[NamespacedName, tuple[float, Event]] = {}
+        """Events of the last minutes, with their times: a cluster keeps those of an hour."""
+        self._has_new_events = asyncio.Event()
         self._wake = asyncio.Event()
         self._facts = self._read_facts()
         self._computing = asyncio.Semaphore(_COMPUTED_AT_ONCE)
@@ -163,6 +166,7 @@ class WatchedCluster:
                 *(reflector.run() for reflector in self._reflectors),
                 self._update(needed),
                 self._report_status(),
+                self._report_events(),
             )
         )
 
@@ -234,9 +238,14 @@ class WatchedCluster:
             self._has_new_nodes = True
             self._wake.set()
 
-    def _on_event(self, _old: Event | None, _new: Event | None) -> None:
-        self._has_new_events = True
-        self._wake.set()
+    def _on_event(self, old: Event | None, new: Event | None) -> None:
+        if new is not None:
+            at = _time_of(new)
+            if at > self._clock.now() - EVENTS_WITHIN_S:
+                self._recent[new.metadata.key] = at, new
+                self._has_new_events.set()
+        elif old is not None and self._recent.pop(old.metadata.key, None) is not None:
+            self._has_new_events.set()
 
     def _mark(self, keys: Iterable[NamespacedName]) -> None:
         for key in keys:
@@ -256,8 +265,6 @@ class WatchedCluster:
                 self._feed.publish(ZONES_TOPIC, "", arrange_zones(self._nodes.all()))
                 self._dirty.update(dict.fromkeys(self.services))
             await self._publish_rows()
-            if self._has_new_events:
-                self._publish_events()
             if not self.complete.is_set():
                 self.complete.set()
                 self._publish_status()
@@ -280,20 +287,28 @@ class WatchedCluster:
                 await asyncio.sleep(0)
                 started = self._clock.monotonic()
 
+    async def _report_events(self) -> None:
+        """Publish Events, those of a moment together, because a rollout has hundreds."""
+        while True:
+            self._has_new_events.clear()
+            self._publish_events()
+            await self._has_new_events.wait()
+            await self._clock.sleep(_EVENTS_EVERY_S)
+
     def _publish_events(self) -> None:
-        self._has_new_events = False
         since = self._clock.now() - EVENTS_WITHIN_S
-        recent = [(at, event) for event in self._events.all() if (at := _time_of(event)) > since]
-        latest = heapq.nlargest(MAX_SHOWN_EVENTS, recent, key=lambda pair: pair[0])
+        for key in [key for key, (at, _) in self._recent.items() if at <= since]:
+            del self._recent[key]
+        latest = heapq.nlargest(MAX_SHOWN_EVENTS, self._recent.values(), key=lambda pair: pair[0])
         self._feed.publish(EVENTS_TOPIC, "", [_show_event(at, event) for at, event in latest])
 
     async def _report_status(self) -> None:
         while True:
             self._publish_status()
             await self._clock.sleep(_STATUS_EVERY_S)
-            if self._feed.find(EVENTS_TOPIC, "") not in (None, b"[]"):
+            if any(at <= self._clock.now() - EVENTS_WITHIN_S for at, _ in self._recent.values()):
                 # Events become too old without any change.
-                self._publish_events()
+                self._has_new_events.set()
 
     def _publish_status(self) -> None:
         failures = [

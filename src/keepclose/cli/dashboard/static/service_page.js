@@ -172,7 +172,7 @@ function shareTable(traffic, flows) {
       ),
     ),
     flows
-      ? el("p", { class: "dim" }, `Below: measured, ${total[0].toFixed(1)} connections and ${bytes(total[1])} in all.`)
+      ? el("p", { class: "dim" }, `Below: measured, ${total[0].toFixed(1)} connections a second and ${bytes(total[1])} in all.`)
       : null,
   );
 }
