@@ -59,6 +59,7 @@ bench: $(READY)
 	$(VENV)/bin/python bench/demand.py
 	$(VENV)/bin/python bench/plan.py
 	$(VENV)/bin/python bench/sweeps.py
+	$(VENV)/bin/python bench/dashboard.py
 	$(VENV)/bin/python bench/client.py
 	$(VENV)/bin/python bench/storage.py
 	$(VENV)/bin/python bench/apiserver.py

@@ -244,7 +244,7 @@ def test_pages_of_agents_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -
 def test_rows_of_agents_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of thousands of agents are in memory at the same time."""
     monkeypatch.setattr(flows_top, "MAX_AGENT_ROWS", 2)
-    pages = flows_top._Pages()
+    pages = flows_top.AgentTables()
     page = "".join(write_json_lines(table(1))).encode()
     assert [pages.take(name, page) for name in ("a", "b")] == ["", ""]
     assert pages.take("c", page) == "all agents together have more than 2 rows"

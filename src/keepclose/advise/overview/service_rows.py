@@ -60,6 +60,8 @@ class TrafficState(StrEnum):
     """No endpoint is ready."""
     NOT_ROUTED = "not routed"
     """Nodes do not route it: the Service is headless, a DNS name, or another proxy's."""
+    UNKNOWN = "unknown"
+    """It could not be computed."""
 
 
 class ServiceRow(msgspec.Struct, frozen=True, rename="camel"):
@@ -96,6 +98,19 @@ def describe_row(
         traffic.ready,
         max((len(port.endpoints) for port in ports), default=0),
         show_arcs(traffic),
+    )
+
+
+def describe_unknown(service: Service) -> ServiceRow:
+    """Return the line of a Service that cannot be described."""
+    return ServiceRow(
+        make_plain(service.metadata.namespace),
+        make_plain(service.metadata.name),
+        "",
+        TrafficState.UNKNOWN,
+        None,
+        0,
+        0,
     )
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
+import structlog
 
 from keepclose.advise.clients import ClientNodes
 from keepclose.advise.inventory import Inventory
@@ -29,7 +30,7 @@ from keepclose.advise.overview.service_pages import (
     build_page,
     preview_mechanism,
 )
-from keepclose.advise.overview.service_rows import ServiceRow, describe_row
+from keepclose.advise.overview.service_rows import ServiceRow, describe_row, describe_unknown
 from keepclose.advise.overview.zone_columns import arrange_zones, is_same_for_traffic
 from keepclose.cli.dashboard.feed import Feed
 from keepclose.kube.cache import Cache, Index, Named
@@ -66,6 +67,7 @@ _MAX_MESSAGE: Final = 600
 _REPORTED_NODES: Final[Kind[Any]] = replace(NODES, struct=ReportedNode)
 _REPORTED_PODS: Final[Kind[Any]] = replace(PODS, struct=ReportedPod)
 _T = TypeVar("_T")
+_log = structlog.get_logger(__name__)
 
 
 class LiveRow(msgspec.Struct, frozen=True):
@@ -214,10 +216,12 @@ class WatchedCluster:
     def _inventory_of(self, service: Service) -> Inventory:
         """Return what is needed to plan one Service."""
         namespace = service.metadata.namespace
+        pods = tuple(self._pods.by_index("namespace", namespace))
         return Inventory(
             nodes=tuple(self._nodes.all()),
             services=(service,),
-            pods={namespace: tuple(self._pods.by_index("namespace", namespace))},
+            # NB: without any, as where Pods may not be listed, endpoints are those of the slices.
+            pods={namespace: pods} if pods else {},
             slices={service.key: tuple(self._slices.by_index("service", service.key))},
         )
 
@@ -280,12 +284,19 @@ class WatchedCluster:
                 self._revisions.pop(key, None)
                 self._feed.publish(SERVICES_TOPIC, str(key), None)
                 continue
-            slices = self._slices.by_index("service", key)
-            row = describe_row(service, slices, self._facts.clients, self._settings)
+            row = self._describe(service)
             self._feed.publish(SERVICES_TOPIC, str(key), LiveRow(row, self._revisions[key]))
             if self._clock.monotonic() - started > _WORK_AT_ONCE_S:
                 await asyncio.sleep(0)
                 started = self._clock.monotonic()
+
+    def _describe(self, service: Service) -> ServiceRow:
+        slices = self._slices.by_index("service", service.key)
+        try:
+            return describe_row(service, slices, self._facts.clients, self._settings)
+        except Exception:  # noqa: BLE001 - logged, and the other Services are shown
+            _log.exception("Service not described", service=str(service.key))
+            return describe_unknown(service)
 
     async def _report_events(self) -> None:
         """Publish Events, those of a moment together, because a rollout has hundreds."""

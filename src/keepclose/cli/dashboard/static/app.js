@@ -20,6 +20,7 @@ const state = {
   notice: "",
   isMeasured: false,
   isLost: "",
+  isOpened: false,
 };
 const map = new ZoneMap();
 const list = new ServiceList(choose);
@@ -101,13 +102,14 @@ function draw() {
   if (isMeasured) arcs = asArcs(flows);
   let note = "Choose a Service to see where its traffic goes.";
   if (key !== null) {
-    note = `${key}: what the slices let each node use, each node alike`;
-    if (state.preview) note = `${key}: preview of ${state.preview.mechanism}; nothing is written`;
-    else if (isMeasured) note = `${key}: connections that agents count`;
+    const name = row ? `${row.namespace}/${row.name}` : "This Service";
+    note = `${name}: what the slices let each node use, each node alike`;
+    if (state.preview) note = `${name}: preview of ${state.preview.mechanism}; nothing is written`;
+    else if (isMeasured) note = `${name}: connections that agents count`;
   }
   map.show(traffic, arcs, { isPreview: Boolean(state.preview), note });
   if (key === null) view.showNothing();
-  else if (state.pageError) view.showError(key, state.pageError);
+  else if (state.pageError) view.showError(row ? `${row.namespace}/${row.name}` : "The Service", state.pageError);
   else if (state.page) {
     view.show({
       ...state,
@@ -169,10 +171,13 @@ function onMessage(message) {
     list.update(services);
     if (state.chosen !== null && list.chosen !== state.chosen && state.services.has(state.chosen)) list.mark(state.chosen);
   }
-  const isTouched = state.chosen !== null && (zones || state.chosen in (services ?? {}));
+  // The first message of a stream has all Services: the chosen one may be gone since the last.
+  const isFirst = state.isOpened && Boolean(services);
+  if (isFirst) state.isOpened = false;
+  const isTouched = state.chosen !== null && (isFirst || zones || state.chosen in (services ?? {}));
   if (isTouched) {
     const row = state.services.get(state.chosen)?.row;
-    if (row) document.title = `${markOfState(row.state)} ${state.chosen} – keepclose`;
+    if (row) document.title = `${markOfState(row.state)} ${row.namespace}/${row.name} – keepclose`;
     refresh();
   } else if (flows && state.chosen in flows) draw();
 }
@@ -183,6 +188,7 @@ function onOpen() {
   state.flows.clear();
   list.clear();
   state.isLost = "";
+  state.isOpened = true;
   drawStatus();
 }
 

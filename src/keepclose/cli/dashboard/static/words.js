@@ -7,6 +7,7 @@ const STATES = {
   unhinted: ["none", "○"],
   empty: ["none", "✕"],
   "not routed": ["none", "–"],
+  unknown: ["none", "?"],
 };
 
 export const classOfState = (state) => (STATES[state] ?? ["none"])[0];
