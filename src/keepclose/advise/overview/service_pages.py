@@ -208,7 +208,10 @@ def build_page(service: Service, inventory: Inventory, facts: ClusterFacts) -> S
         resource_version=service.metadata.resource_version,
         mechanism=make_plain(planned.strategy.label),
         source=make_plain(planned.strategy.source),
-        state=judge_traffic(now, ports, planned.strategy, facts.clients, settings.gates),
+        # NB: by the same mechanism as the line of the Service, so that both have the same word.
+        state=judge_traffic(
+            now, ports, choose_mechanism(service, settings), facts.clients, settings.gates
+        ),
         traffic=_show_traffic(service, ports, now, slices, facts),
         flow=explained.flow,
         causes=causes,

@@ -70,6 +70,8 @@ class ServiceRow(msgspec.Struct, frozen=True, rename="camel"):
     namespace: str
     name: str
     mechanism: str
+    """What the fields of the Service ask for; a page says besides whether it was found to be a
+    node-level Service, which takes a plan with its Pods."""
     state: TrafficState
     in_zone: float | None
     """The part of the traffic that stays in its zone; None where nothing is routed."""

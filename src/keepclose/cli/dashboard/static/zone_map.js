@@ -6,7 +6,7 @@ import { count, nameOfZone, percent } from "./words.js";
 
 const MOST_NODES = 40;
 const MOST_DOTS = 40;
-const LEAST_LABELLED = 0.02;
+const LEAST_LABELLED = 0.045;
 const THICKEST = 16;
 
 export class ZoneMap {
