@@ -93,8 +93,10 @@ def test_every_call_is_understood(page: Path) -> None:
 )
 def test_every_container_is_understood(file: Path) -> None:
     """The commands in manifests are whole calls too, also those of a shell."""
-    specs = [spec for one in yaml.safe_load_all(file.read_text()) for spec in pod_specs(one)]
-    assert specs
+    resources = list(yaml.safe_load_all(file.read_text()))
+    specs = [spec for resource in resources for spec in pod_specs(resource)]
+    rights = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    assert specs or {resource["kind"] for resource in resources} <= rights
     for spec in specs:
         for container in (*spec.get("initContainers", ()), *spec["containers"]):
             program, *arguments = container["command"]

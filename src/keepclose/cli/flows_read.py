@@ -271,7 +271,7 @@ def _warn_of_missing(snapshot: list[str], present: set[type]) -> None:
             *(
                 f"warning: the snapshot has no {kind.__name__}, so {what} are missing"
                 for kind, what in lost.items()
-                if kind not in present
+                if not any(issubclass(each, kind) for each in present)
             ),
             err=True,
         )
