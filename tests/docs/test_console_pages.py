@@ -21,7 +21,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 CLUSTER = re.compile(r"\bkeepclose up\b")
 KUBECTL = re.compile(r"\bkubectl\b")
 # NB: reads files that are always there and leaves nothing behind, so it may run by itself.
-EXAMPLES = re.compile(r"^keepclose resolve -f examples/\S+(?: -[\w./ -]+)?$")
+EXAMPLES = re.compile(
+    r"^keepclose (?:plan|explain|lint|resolve) (?:[\w./-]+ )*?examples/[\w./ -]+$"
+)
 
 
 def uses(commands: list[Command], what: re.Pattern[str]) -> bool:
