@@ -102,7 +102,7 @@ class ServiceFacts(NamedTuple):
 
     @property
     def foreign(self) -> tuple[EndpointSlice, ...]:
-        """The slices that another controller manages, or nobody's."""
+        """The slices that another controller manages, or no controller."""
         return tuple(each for each in self.slices if not is_managed(each, self.settings.managed_by))
 
     def ready_endpoints(self) -> list[Endpoint]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from keepclose.advise.replaying.mechanism_figures import LoadSpan, MechanismRun
 from keepclose.advise.replaying.replay import Replay
+from keepclose.cli.render.output import count_things, show_times
 from keepclose.cli.render.screen import Grid, Line, Screen, cell_len
 from keepclose.model.plain_text import make_plain
 
@@ -118,8 +119,9 @@ def _summary(replay: Replay) -> str:
     start = replay.start
     sent = replay.runs[0].sent if replay.runs else 0.0
     return (
-        f"{len(start.nodes):,} nodes in {len(replay.zones):,} zones, {len(start.pods):,} pods, "
-        f"{sent:,.0f} connections in {format_seconds(replay.played.end)}, seed {replay.seed}"
+        f"{count_things(len(start.nodes), 'node')} in {count_things(len(replay.zones), 'zone')}, "
+        f"{count_things(len(start.pods), 'pod')}, {count_things(sent, 'connection')} in "
+        f"{format_seconds(replay.played.end)}, seed {replay.seed}"
     )
 
 
@@ -127,7 +129,7 @@ def _cells(run: MechanismRun) -> tuple[str, ...]:
     return (
         run.label,
         format_seconds(run.without_zones_s),
-        f"{run.peak:.2f}x",
+        show_times(run.peak),
         f"{run.flaps:,}",
         f"{run.writes:,}",
         _connections(run.failed, run.sent),
