@@ -47,6 +47,10 @@ class ScenarioError(Exception):
         self.fix = fix
 
 
+class ScenarioNameError(ScenarioError):
+    """A name in a scenario that nothing in the cluster has."""
+
+
 def parse_mechanism(text: str) -> Mechanism:
     """Return the mechanism that a user names, in any case."""
     wanted = text.lower().removeprefix("keepclose.dev/")
@@ -118,7 +122,7 @@ def drain_node(inventory: Inventory, name: str) -> Inventory:
         names = [node.name for node in inventory.nodes]
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
         fix = f"did you mean {' or '.join(hints)}?" if hints else f"nodes: {shown or 'none'}"
-        raise ScenarioError(message, fix)
+        raise ScenarioNameError(message, fix)
     inventory = with_pods(inventory)
     left, moved = _take_off(inventory, lambda node: node.name == name)
     placement = PodPlacement(left.nodes, all_pods(left.pods))
@@ -140,7 +144,7 @@ def lose_zone(inventory: Inventory, zone: str) -> Inventory:
     zones = sorted({node.zone for node in inventory.nodes if node.zone})
     if zone not in zones:
         message = f"no node is in zone {zone}"
-        raise ScenarioError(message, f"zones: {', '.join(zones) or 'none'}")
+        raise ScenarioNameError(message, f"zones: {', '.join(zones) or 'none'}")
     return _take_off(with_pods(inventory), lambda node: node.zone == zone)[0]
 
 
@@ -208,7 +212,7 @@ def _find_service(inventory: Inventory, key: NamespacedName) -> Service:
             return service
     near = find_similar_names(key.name, (service.key for service in inventory.services))
     message = f"no Service {key}"
-    raise ScenarioError(message, f"did you mean {' or '.join(near)}?" if near else "")
+    raise ScenarioNameError(message, f"did you mean {' or '.join(near)}?" if near else "")
 
 
 def _take_off(inventory: Inventory, is_gone: Callable[[Node], bool]) -> tuple[Inventory, list[Pod]]:

@@ -103,11 +103,6 @@ class ClusterInput(NamedTuple):
         """Return the objects of one extra kind."""
         return tuple(obj for obj in self.other if obj.get("kind") == kind.value)
 
-    @property
-    def is_live(self) -> bool:
-        """Whether the objects come from an API server."""
-        return self.cluster is not None
-
 
 def read_cluster(
     files: Collection[str] = (),

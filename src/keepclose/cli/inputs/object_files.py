@@ -51,7 +51,7 @@ def read_plain_files(files: list[str], versions: Mapping[str, str]) -> list[Json
     from keepclose.model.decoding import Rejected, convert
 
     manifests = load_manifests(files, extra=versions)
-    _end_with(manifests.problems)
+    end_with_problems(manifests.problems)
     for obj in manifests.extra:
         if isinstance(result := convert(obj), Rejected):
             meta = obj["metadata"]
@@ -60,7 +60,7 @@ def read_plain_files(files: list[str], versions: Mapping[str, str]) -> list[Json
     return list(manifests.extra)
 
 
-def _end_with(problems: Sequence[InputProblem]) -> None:
+def end_with_problems(problems: Sequence[InputProblem]) -> None:
     """Print all problems and end the command, if there are any."""
     from keepclose.cli.manifests.problems import render
 
@@ -76,7 +76,7 @@ def _load(files: list[str], kinds: Collection[ExtraKind]) -> tuple[Manifests, In
 
     manifests = load_manifests(files, extra={kind.value: EXTRA_VERSIONS[kind] for kind in kinds})
     inventory, problems = _admit(manifests)
-    _end_with([*manifests.problems, *problems])
+    end_with_problems([*manifests.problems, *problems])
     _warn_of_objects(manifests)
     return manifests, inventory
 

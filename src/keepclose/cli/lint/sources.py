@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-import typer
-
 from keepclose.advise.inventory import admit_node, admit_pod
 from keepclose.advise.linting.context import LintedObjects
 from keepclose.advise.linting.findings import LintFinding, ObjectName
@@ -30,9 +28,8 @@ from keepclose.advise.linting.workload_kinds import (
     LintedWorkload,
     view_workload,
 )
-from keepclose.cli.exit import ExitCode
 from keepclose.cli.inputs.cluster_input import ClusterInput, ExtraKind
-from keepclose.cli.inputs.object_files import MAX_PROBLEMS, name_files
+from keepclose.cli.inputs.object_files import MAX_PROBLEMS, end_with_problems, name_files
 from keepclose.cli.manifests.objects import (
     LocatedExtra,
     LocatedObject,
@@ -45,9 +42,7 @@ from keepclose.cli.manifests.problems import (
     InputPlace,
     InputProblem,
     describe_field_error,
-    render,
 )
-from keepclose.cli.render.output import say
 from keepclose.model.decoding import Rejected, convert_as
 from keepclose.model.field_errors import FieldError
 from keepclose.model.json_values import JsonObject
@@ -126,8 +121,7 @@ def read_files(
         elif not _is_of_deployment(decoded):
             kept.append(decoded)
             located.setdefault(_name_of(decoded), extra)
-    if problems:
-        _fail_with(problems)
+    end_with_problems(problems)
     objects = collect_objects(kept, namespace)
     return LintSource(objects, name_files(files), located, _note_ignored(manifests))
 
@@ -222,14 +216,6 @@ def _describe(extra: LocatedExtra, error: FieldError) -> InputProblem:
     name = ObjectName(extra.object["kind"], str(meta.get("namespace")), str(meta.get("name")))
     place = place_of_object(extra, error.field, error.value)
     return describe_field_error(error, place=place, subject=str(name))
-
-
-def _fail_with(problems: list[InputProblem]) -> None:
-    for problem in problems[:MAX_PROBLEMS]:
-        say(*render(problem).splitlines(), err=True)
-    if len(problems) > MAX_PROBLEMS:
-        say(f"error: and {len(problems) - MAX_PROBLEMS:,} more problems", err=True)
-    raise typer.Exit(ExitCode.BAD_INPUT)
 
 
 def _note_ignored(manifests: Manifests) -> tuple[str, ...]:

@@ -85,6 +85,7 @@ def apply_scenario(
     """
     from keepclose.advise.planning.scenarios import (
         ScenarioError,
+        ScenarioNameError,
         add_zone,
         drain_node,
         lose_zone,
@@ -126,7 +127,7 @@ def apply_scenario(
             needs = f" with --feature-gates {','.join(gates)}" if gates else ""
             words.append(f"{key} has {mechanism}{needs}")
     except ScenarioError as error:
-        is_missing = str(error).startswith("no ")
+        is_missing = isinstance(error, ScenarioNameError)
         code = ExitCode.NOTHING if is_missing else ExitCode.BAD_INPUT
         fail(f"{option}: {error}", error.fix, code=code)
     return inventory, settings, words
