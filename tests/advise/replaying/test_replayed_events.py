@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from keepclose.model.meta import ObjectMeta
+from keepclose.model.meta import ObjectMeta, OwnerReference
 from keepclose.model.workloads.constraints import NodeLabelSelector
 from keepclose.model.workloads.disruption_budgets import DisruptionBudgetSpec, PodDisruptionBudget
 from support.builders import pod
@@ -216,3 +216,17 @@ def test_pods_that_only_stale_slices_have_are_gone() -> None:
         len(replay_of(replace(objects, inventory=unread), events=QUIET, duration="10s").start.pods)
         == 3
     )
+
+
+def test_pods_of_a_daemon_set_outlive_the_loss_of_their_zone() -> None:
+    """They tolerate lost nodes, so no eviction deletes them, and they start again."""
+    objects = cluster_of(THREE, ["n1", "n2", "n3"])
+    owner = OwnerReference("apps/v1", "DaemonSet", "web", "u1", controller=True)
+    pods = tuple(
+        replace(each, metadata=replace(each.metadata, owner_references=(owner,)))
+        for each in objects.inventory.pods["default"]
+    )
+    daemons = replace(objects, inventory=replace(objects.inventory, pods={"default": pods}))
+    loss = {"zone": "zone-a", "detectedAfter": "40s", "evictedAfter": "5m", "lasts": "10m"}
+    run = run_of(daemons, events=[{"at": 10, "zoneLoss": loss}])
+    assert [*sizes_of(run).values()] == [3, 2, 3]

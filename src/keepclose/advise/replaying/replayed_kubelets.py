@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from keepclose.advise.replaying.replayed_cluster import ReplayClock, ReplayedCluster
 from keepclose.advise.replaying.scenario import PodTimes
+from keepclose.advise.replaying.start_workloads import is_of_daemon_set
 from keepclose.model.meta import NamespacedName
 from keepclose.model.workload import Node, PodIP, StatusCondition, Taint
 from keepclose.model.workloads.constraints import NO_EXECUTE, NO_SCHEDULE
@@ -86,9 +87,13 @@ class ReplayedKubelets:
                 self._cluster.put_pod(self._with_ready(pod, is_ready=False))
 
     def evict(self, names: Iterable[str]) -> None:
-        """Delete the pods of lost nodes; they stay until the nodes are back."""
+        """Delete the pods of lost nodes; they stay until the nodes are back.
+
+        Those of DaemonSets tolerate lost nodes.
+        """
         for pod in self._cluster.pods_on(names):
-            self.delete(pod)
+            if not is_of_daemon_set(pod):
+                self.delete(pod)
 
     def recover(self, names: Iterable[str]) -> None:
         """Start nodes again: deleted pods are gone, the others start again."""
