@@ -74,6 +74,13 @@ class ServicePlan(msgspec.Struct, frozen=True):
         return not self.stray and all(plan.is_empty for plan in self.plans.values())
 
     @property
+    def writes(self) -> int:
+        """How many slices are created, updated and deleted."""
+        return len(self.stray) + sum(
+            len(plan.create) + len(plan.update) + len(plan.delete) for plan in self.plans.values()
+        )
+
+    @property
     def slices(self) -> tuple[EndpointSlice, ...]:
         """The slices that exist after all writes."""
         return tuple(

@@ -262,8 +262,7 @@ class ServiceTrials:
             zones_without=zones_without(traffic, self._clients.by_zone()),
             nodes_without=self._nodes_without,
             slices=slices,
-            writes=sum(len(each.create) + len(each.update) + len(each.delete) for each in plans)
-            + (0 if plan is None else len(plan.stray)),
+            writes=0 if plan is None else plan.writes,
             hints_changed=sum(each.rehinted for each in plans),
             needs=needs,
             command=command,

@@ -194,15 +194,14 @@ class _MechanismRun:
         if plan.is_empty:
             self._note_plan(plan)
             return
-        writes = len(plan.stray) + sum(
-            len(each.create) + len(each.update) + len(each.delete) for each in plan.plans.values()
-        )
         self._apply(plan)
         hints = read_hints(self._slices)
         rehinted, flaps = self._compare_hints(hints)
         self._hints = hints
         self._syncs.append(
-            ReplayedSync(now, tuple(self._slices), writes=writes, rehinted=rehinted, flaps=flaps)
+            ReplayedSync(
+                now, tuple(self._slices), writes=plan.writes, rehinted=rehinted, flaps=flaps
+            )
         )
         at = round(now + self._delay_s, 6)
         self._deliveries.append((at, (*self._slices, *self._foreign)))
