@@ -29,6 +29,8 @@ times its size in memory."""
 _PIPE_WAIT_S: Final = 0.5
 """How long a pipe may be without a program at its other end."""
 _CHUNK: Final = 1 << 20
+_MOST_LINKS: Final = 40
+"""How many links are followed, as by the kernel."""
 _GZIP: Final = b"\x1f\x8b"
 _NULL: Final = os.makedev(1, 3)
 _KINDS: Final = {
@@ -174,12 +176,12 @@ def unpack_input(data: bytes, *, most: int = _MAX_BYTES) -> bytes:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file that only this user can read, as a whole or not at all; raise OSError.
 
-    An existing file is replaced; anything else of that name is an error.
+    An existing file is replaced; anything else of that name is an error. So is a link that another
+    user made where everyone can write, such as /tmp: it could lead to any file of this user.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EEXIST, "it exists and is no file", str(path))
-    # NB: a link is followed, or it would be replaced and its target would keep the old content.
-    target = path.resolve()
+    target = _follow_links(path)
     temporary = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -191,6 +193,24 @@ def replace_file(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _follow_links(path: Path) -> Path:
+    """Return the file that a path leads to; raise OSError for a link that cannot be trusted.
+
+    A link is followed, or it would be replaced and its target would keep the old content. NB: the
+    kernel refuses foreign links in such directories only to those who open them, and a file that
+    takes the place of another one is not opened.
+    """
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink():
+            return path
+        owner, parent = path.lstat().st_uid, path.parent.stat()
+        is_common = parent.st_mode & stat.S_ISVTX and parent.st_mode & stat.S_IWOTH
+        if is_common and owner not in (os.geteuid(), parent.st_uid):
+            raise OSError(errno.EACCES, "it is a link of another user", str(path))
+        path = path.parent / path.readlink()
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
 
 
 def open_output(path: Path) -> BinaryIO:
