@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from typer.testing import CliRunner, Result
 
@@ -23,6 +24,7 @@ from keepclose.advise.replaying.scenario import (
     MAX_REPLAY_S,
 )
 from keepclose.cli.main import app
+from keepclose.cli.replay import scenario_file
 from keepclose.kube.auth.kubeconfig import load_connection_settings
 from keepclose.kube.clock import SystemClock
 from keepclose.kube.connection import connect
@@ -333,3 +335,19 @@ def test_a_live_cluster_gives_the_same_answer_as_files(tmp_path: Path) -> None:
     assert live.exit_code == 0, live.output
     assert "warning: PodDisruptionBudget: " in live.stderr
     assert json.loads(live.stdout) == answer(scenario)
+
+
+def test_only_shown_problems_are_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find a line, the text is parsed again: of thousands of problems few are shown."""
+    located: list[str] = []
+
+    def locate(*arguments: Any) -> int:
+        located.append(str(arguments[1]))
+        return 1
+
+    monkeypatch.setattr(scenario_file, "line_of", locate)
+    path = tmp_path / "scenario.yaml"
+    path.write_text("".join(f"key{number}: 1\n" for number in range(2000)))
+    with pytest.raises(typer.Exit):
+        scenario_file.read_scenario_file(str(path))
+    assert 0 < len(located) <= scenario_file.MAX_SHOWN_PROBLEMS

@@ -54,13 +54,19 @@ def read_scenario_file(file: str) -> WrittenScenario:
         _fail([InputProblem(InputPlace(file), text, fix="write one map with service and events")])
     scenario = read_scenario(found[0].value, parse_duration=parse_duration)
     if isinstance(scenario, list):
-        _fail([_located(problem, file, found[0]) for problem in scenario])
+        _fail_at(scenario, file, found[0])
     return WrittenScenario(scenario, file, found[0])
 
 
 def show_problems(problems: Sequence[ScenarioProblem], written: WrittenScenario) -> NoReturn:
     """Report what is wrong with a scenario, and end the command."""
-    _fail([_located(problem, written.file, written.raw) for problem in problems])
+    _fail_at(problems, written.file, written.raw)
+
+
+def _fail_at(problems: Sequence[ScenarioProblem], file: str, raw: RawObject) -> NoReturn:
+    # NB: to find a line, the text is parsed again.
+    shown = [_located(problem, file, raw) for problem in problems[:MAX_SHOWN_PROBLEMS]]
+    _fail(shown, more=len(problems) - len(shown))
 
 
 def _located(problem: ScenarioProblem, file: str, raw: RawObject) -> InputProblem:
@@ -71,9 +77,9 @@ def _located(problem: ScenarioProblem, file: str, raw: RawObject) -> InputProble
     return InputProblem(place, text, fix=problem.fix)
 
 
-def _fail(problems: Sequence[InputProblem]) -> NoReturn:
-    for problem in problems[:MAX_SHOWN_PROBLEMS]:
+def _fail(problems: Sequence[InputProblem], *, more: int = 0) -> NoReturn:
+    for problem in problems:
         say(*render(problem).splitlines(), err=True)
-    if len(problems) > MAX_SHOWN_PROBLEMS:
-        say(f"error: and {len(problems) - MAX_SHOWN_PROBLEMS:,} more problems", err=True)
+    if more:
+        say(f"error: and {more:,} more problems", err=True)
     raise typer.Exit(ExitCode.BAD_INPUT)
