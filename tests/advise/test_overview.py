@@ -138,7 +138,7 @@ def test_a_page_has_reasons_advice_and_loads() -> None:
         each.message for each in (*resolved.strategy.reasons, *resolved.reasons)
     }
     effects = [cause.effect for cause in page.causes] + [each.effect for each in page.reasons]
-    assert "in zone 33 -> 100 %, busiest 1.0x" in effects
+    assert "in zone 33 -> 100 %, busiest 1.00x" in effects
     assert page.pending == ""
     assert sum(endpoint.load for endpoint in page.traffic.endpoints) == pytest.approx(1)
     assert {round(endpoint.near, 3) for endpoint in page.traffic.endpoints} == {0.333}
@@ -152,7 +152,7 @@ def test_a_page_says_what_a_controller_would_still_change() -> None:
     asks = service(traffic_distribution="PreferSameZone")
     page = build_page(asks, inventory, facts)
     assert page.state is TrafficState.UNHINTED
-    assert page.pending == "in zone 33 -> 100 %, busiest 1.0x"
+    assert page.pending == "in zone 33 -> 100 %, busiest 1.00x"
 
 
 def test_a_preview_is_what_a_switch_leads_to() -> None:
@@ -162,7 +162,7 @@ def test_a_preview_is_what_a_switch_leads_to() -> None:
     before = msgspec.json.encode(inventory.slices[made.key])
     preview = preview_mechanism(made, Mechanism.SAME_ZONE, inventory, facts)
     assert isinstance(preview, ServicePreview)
-    assert preview.effect == "in zone 33 -> 100 %, busiest 1.0x"
+    assert preview.effect == "in zone 33 -> 100 %, busiest 1.00x"
     assert preview.command.startswith("kubectl patch service -n default web")
     assert (preview.harm, preview.is_gain, preview.gates) == ("", True, ())
     assert {pair[:2] for pair in preview.traffic.arcs} == {(zone, zone) for zone in ZONES}
@@ -188,7 +188,7 @@ def test_a_preview_of_what_governs_already_has_no_command() -> None:
     inventory, facts = cluster(made, 1, 1, 1)
     preview = preview_mechanism(made, Mechanism.SAME_ZONE, inventory, facts)
     assert isinstance(preview, ServicePreview)
-    assert (preview.command, preview.effect) == ("", "in zone 100 %, busiest 1.0x")
+    assert (preview.command, preview.effect) == ("", "in zone 100 %, busiest 1.00x")
 
 
 def test_services_of_others_have_no_preview() -> None:

@@ -21,7 +21,7 @@ export function percent(share) {
   return `${rounded} %`;
 }
 
-export const times = (ratio) => `${ratio.toFixed(2).replace(/0$/, "")}x`;
+export const times = (ratio) => `${ratio.toFixed(2)}x`;
 
 export const nameOfZone = (zone) => zone || "no zone";
 
