@@ -19,10 +19,11 @@ from keepclose.kube.connection import connect
 from keepclose.kube.requests import SERVICES
 from keepclose.kube.transport.retries import Retries
 from keepclose.runtime.pages import ListenAddress
-from keepclose.runtime.program import Parts
+from keepclose.runtime.program import Parts, keep_running
 from keepclose.slices.settings import PlannerSettings
 
 _TOKEN_BYTES: Final = 24
+_FLOWS_AGAIN_S: Final = 30.0
 _NO_RETRIES: Final = Retries(max_elapsed=0.0)
 # Where "every address" is bound, a browser of this machine uses loopback.
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not bound here
@@ -79,9 +80,13 @@ async def serve_dashboard(
             if lab is None
             else read_lab_flows(lab)
         )
-        parts = Parts(
-            (watched.run(client), follow_flows(read_flows, feed, clock=clock)), are_endless=True
+        # What agents send is not trusted, and the page is useful without it.
+        flows = keep_running(
+            lambda: follow_flows(read_flows, feed, clock=clock),
+            what="reading of flow agents",
+            after_s=_FLOWS_AGAIN_S,
         )
+        parts = Parts((watched.run(client), flows), are_endless=True)
         stack.push_async_callback(parts.stop)
         await parts.until(watched.complete.wait())
         on_ready(f"http://{ListenAddress(_ANY.get(host, host), port)}/#token={token}")
