@@ -10,7 +10,7 @@ import yaml
 from keepclose.cli.exit import ExitCode
 from support.plan_calls import FLOWS, SHOP, THREE_ZONES, plan_answer, run_plan, write_even_cluster
 
-WIDTH, HEIGHT = 80, 24
+WIDTH, HEIGHT = 80, 25
 
 
 def test_the_summary_fits_a_screen(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ FLOWS = str(ROOT / "examples" / "flows" / "flows.csv")
 
 
 def run_plan(*arguments: str) -> Result:
-    """Run the command in a terminal of 80 columns."""
-    return CliRunner().invoke(app, ["plan", *arguments], env={"COLUMNS": "80"})
+    """Run the command in a terminal of 80 columns and 25 lines."""
+    return CliRunner().invoke(app, ["plan", *arguments], env={"COLUMNS": "80", "LINES": "25"})
 
 
 def plan_answer(*arguments: str) -> dict[str, Any]:
