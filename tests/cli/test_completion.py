@@ -61,6 +61,10 @@ def words(*given: str) -> list[str]:
         ),
         pytest.param(("resolve", "-f", "x"), [], Directive.FILES, id="files"),
         pytest.param(("proxy", "--kubeconfig=x"), [], Directive.FILES, id="files likewise"),
+        pytest.param(("lint", "x"), [], Directive.FILES, id="files as an argument"),
+        pytest.param(("replay", "x"), [], Directive.FILES, id="a scenario"),
+        pytest.param(("plan", "--flows", "x"), [], Directive.FILES, id="files of flows"),
+        pytest.param(("plan", "x"), [], Directive.NO_FILES, id="a Service is no file"),
         pytest.param(
             ("completion", ""), ["bash", "zsh", "fish"], Directive.NO_FILES, id="an argument"
         ),

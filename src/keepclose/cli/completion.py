@@ -17,6 +17,8 @@ import typer
 from keepclose.cli.render.output import echo_document
 
 ASK: Final = "__complete"
+_FILE_METAVARS: Final = ("FILE", "DIR", "SCENARIO", "SOURCE")
+"""How metavars of options and arguments begin that take files."""
 
 
 class Shell(StrEnum):
@@ -156,7 +158,7 @@ def _complete_gates(start: str) -> WordCompletion:
 
 
 def _is_file(param: Any) -> bool:
-    return str(param.metavar or "").startswith(("FILE", "DIR"))
+    return str(param.metavar or "").lstrip("[").startswith(_FILE_METAVARS)
 
 
 def _first_sentence(text: str | None) -> str:
