@@ -120,6 +120,20 @@ def _kind_of(extra: ExtraKind) -> Kind[Any]:
     return Kind(group, version, _PLURALS[extra], extra.value, is_namespaced, dict)
 
 
+def _key_of(obj: Any) -> tuple[str, str] | None:
+    """Return the namespace and the name of a typed or plain object; None without a name."""
+    if not isinstance(obj, dict):
+        meta = obj.metadata
+        return (meta.namespace, meta.name) if meta.name else None
+    plain = obj.get("metadata")
+    if not isinstance(plain, dict):
+        return None
+    namespace, name = plain.get("namespace", ""), plain.get("name")
+    if isinstance(namespace, str) and isinstance(name, str) and name:
+        return namespace, name
+    return None
+
+
 class _ClusterReader:
     """What was read of a cluster so far."""
 
@@ -183,7 +197,7 @@ class _ClusterReader:
                 namespace=ACKNOWLEDGEMENT_NAMESPACE,
                 label_selector=ACKNOWLEDGEMENT_SELECTOR,
             )
-            return page.items
+            return self._keep_named(kind, page.items)
         return await self._list(client, kind)
 
     async def _list(self, client: Client, kind: Kind[Any]) -> list[Any]:
@@ -225,7 +239,25 @@ class _ClusterReader:
                     "they are missing in the answer",
                 )
             )
-        return page.items
+        return self._keep_named(kind, page.items)
+
+    def _keep_named(self, kind: Kind[Any], objects: list[Any]) -> list[Any]:
+        """Return the objects that have a name of their own, each name once.
+
+        NB: only typed objects are checked by their type, and pages of a server may repeat.
+        """
+        named: dict[tuple[str, str], Any] = {}
+        nameless = 0
+        for obj in objects:
+            key = _key_of(obj)
+            if key is None:
+                nameless += 1
+            else:
+                named.setdefault(key, obj)
+        if nameless:
+            reason = f"{nameless:,} have no name"
+            self.partial.append(Gap(kind.kind, reason, "they are missing in the answer"))
+        return list(named.values())
 
     def _note_unread(self, kind: Kind[Any], error: ApiError) -> None:
         if isinstance(error, Forbidden):
