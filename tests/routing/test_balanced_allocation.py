@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import pytest
@@ -193,6 +193,26 @@ def test_written_hints_of_four_zones_are_improved_at_once(
     assert ints.writes < 1_000_000
 
 
+def changes_nothing(hints: Sequence[Mapping[tuple[int, ...], int]]) -> bool:
+    """Whether each zone uses all hinted endpoints, or none of them and so all."""
+    hinted = sum(number for row in hints for number in row.values())
+    return all(
+        sum(number for row in hints for served, number in row.items() if zone in served)
+        in {0, hinted}
+        for zone in range(len(hints))
+    )
+
+
+@pytest.mark.parametrize("zone", [0, 1, 2])
+def test_hints_that_change_nothing_hold_nothing_up(zone: int) -> None:
+    """All endpoints hinted for one zone are no hints at all, so better ones have no price."""
+    written: list[dict[tuple[int, ...], int]] = [{(zone,): 7}, {(zone,): 1}, {(zone,): 1}]
+    third = [1 / 3] * 3
+    result = balance(third, [7, 1, 1], previous=written)
+    assert result.hints == balance(third, [7, 1, 1]).hints
+    assert result.sizes == (3, 3, 3)
+
+
 def test_written_hints_of_few_endpoints_change_only_for_a_gain() -> None:
     """All stay if they are good enough; else each re-hint, counted by set, gains its cost."""
     rng = random.Random(9)
@@ -290,6 +310,18 @@ def test_hints_for_a_zone_stay_when_it_loses_its_last_endpoint() -> None:
     assert list(balance(THIRDS, (8, 8, 0), previous=served).hints) == served
     switched = balance(THIRDS, (4, 4, 0), previous=rows([[3, 0, 1], [0, 3, 1], [0, 0, 0]]))
     assert switched.matrix == ((4, 0, 0), (0, 4, 0), (0, 0, 0))
+
+
+def test_no_hints_are_written_to_change_nothing() -> None:
+    """Pods of one zone come one by one, and each plan is final: a second one changes nothing."""
+    written: Hints = [{}, {}, {}]
+    for count in range(1, 12):
+        result = balance(THIRDS, (count, 0, 0), previous=written)
+        if not result.shared and count_changes(written, result.hints):
+            assert not changes_nothing(result.hints)
+        again = balance(THIRDS, (count, 0, 0), previous=result.hints)
+        assert again.hints == result.hints
+        written = list(result.hints)
 
 
 def test_hints_stay_when_the_last_endpoint_of_a_small_zone_goes() -> None:

@@ -18,11 +18,14 @@ from typing import Final
 
 import msgspec
 
+from keepclose.routing.allocation.divisions import BOUND
+from keepclose.routing.allocation.hint_assignment import weigh_matrix
 from keepclose.routing.allocation.hint_choice import (
     BALANCED_SCRATCH,
     allocate_balanced_from,
     is_small,
 )
+from keepclose.routing.allocation.hysteresis import REVERSAL
 from keepclose.routing.allocation.zone_sizes import (
     LOCALITY_OBJECTIVE,
     ROUNDING,
@@ -152,12 +155,31 @@ def _choose(
             column = _column(served, zones, picked, parts, has_sets=has_sets)
             if column is not None:
                 written[location * columns + column] += max(0, number)
-    matrix = [0] * (active * columns)
     room = BALANCED_SCRATCH * (active + 1)
-    ints, floats = [0] * room, [0.0] * room
-    answer = allocate_balanced_from(
-        active, parts, counts, limit, int(is_strict), code, written, matrix, ints, floats
-    )
+
+    def allocate(start: Sequence[int]) -> tuple[int, list[int], float]:
+        """Return the answer, the matrix and its bound, from these written hints."""
+        cells, ints, floats = [0] * (active * columns), [0] * room, [0.0] * room
+        found = allocate_balanced_from(
+            active, parts, counts, limit, int(is_strict), code, start, cells, ints, floats
+        )
+        return found, cells, floats[BOUND]
+
+    answer, matrix, within = allocate(written)
+    if answer != SHARED and has_sets and _is_like_none(matrix, parts):
+        # Written hints that change nothing may stay, but are not worth a change, and the price of
+        # a change must not keep them where others are much better.
+        fresh, cells, bound = allocate([0] * (active * columns))
+        if fresh == SHARED:
+            moved = any(
+                now < min(was, counts[cell // columns])
+                for cell, (was, now) in enumerate(zip(written, matrix, strict=True))
+            )
+            answer = SHARED if moved else answer
+        elif weigh_matrix(active, parts, counts, bound, cells) > REVERSAL + weigh_matrix(
+            active, parts, counts, within, matrix
+        ):
+            matrix = cells
     if answer == SHARED:
         return Balance(tuple({} for _ in range(zones)), None, shared=True)
     hints: list[dict[HintedZones, int]] = [{} for _ in range(zones)]
@@ -181,6 +203,21 @@ def _choose(
     return msgspec.structs.replace(
         result, relaxed=relaxed, unhinted=unhinted, overload=max(0.0, worst)
     )
+
+
+def _is_like_none(matrix: Sequence[int], shares: Sequence[float]) -> bool:
+    """Return whether each zone with traffic uses all hinted endpoints, or none and so all.
+
+    The columns of the matrix are sets of zones.
+    """
+    columns = 1 << len(shares)
+    sizes = [sum(matrix[column::columns]) for column in range(columns)]
+    used = (
+        sum(size for column, size in enumerate(sizes) if column >> zone & 1)
+        for zone, share in enumerate(shares)
+        if share > 0.0
+    )
+    return all(size in {0, sum(sizes)} for size in used)
 
 
 def divide_shares(shares: Sequence[float]) -> list[float]:
