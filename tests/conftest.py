@@ -36,6 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _own_logs() -> Iterator[None]:
     """Leave logs and traces to the next test as they were; commands in this process set them."""
     yield
-    structlog.reset_defaults()
+    if structlog.is_configured():
+        structlog.reset_defaults()
+        # NB: a logger that was used meanwhile keeps what was set, unless it forgets it.
+        for name, module in list(sys.modules.items()):
+            if name.startswith("keepclose.") and hasattr(module, "_log"):
+                vars(module._log).pop("bind", None)
     if hasattr(sys, "tracebacklimit"):
         del sys.tracebacklimit
